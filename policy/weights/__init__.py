@@ -1,0 +1,1 @@
+"""The weights that headrace ships."""

@@ -1,0 +1,1 @@
+"""Learning from the log, and judging by it."""

@@ -1,0 +1,1 @@
+"""The contracts: records, their Avro schemas, topics, settings, errors."""

@@ -1,0 +1,1 @@
+"""Serving on Kafka: the agents and everything around them that touches a broker."""

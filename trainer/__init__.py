@@ -1,0 +1,1 @@
+"""Learning offline: files in, files out."""
