@@ -1,0 +1,235 @@
+"""One round of decisions: what is ready and fits is placed, the rest waits or is refused.
+
+Live agents, the simulator and the log all decide here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from policy.arbiter import NOWHERE, Choice, arbitrate, draw
+from policy.constraints import Constraints, in_words
+from policy.observation import Observation, Policy
+from policy.queue import attempt_key
+from policy.state import State
+from policy.workflows import TaskState
+from schemas.errors import InvalidConfiguration
+from schemas.records import Candidate, Decision, Outcome, Placement
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecideSettings:
+    """How a round is cut into batches, and what of it is recorded."""
+
+    batch: int = 64
+    """Most tasks that are scored on one snapshot."""
+    batch_share: float = 0.125
+    """A batch holds no more tasks than this share of the nodes, lest its scores go stale within it."""
+    candidates: int = 5
+    """Nodes that a decision's evidence names."""
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or self.candidates < 1 or not self.batch_share > 0:
+            raise InvalidConfiguration("decide", f"{self} is out of range", "give positive numbers")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was decided about one attempt, and the evidence. A repeated `pending` is not reported again."""
+
+    placement: Placement
+    decision: Decision
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """Under what a decision is made: goes into its records, has no influence on it."""
+
+    epoch: int = -1
+    as_of: tuple[int, ...] = field(default=())
+
+
+Score = Callable[[Policy, Observation], tuple[np.ndarray, Policy]]
+"""Asks a policy; returns the scores and the policy that really gave them (a fallback's, where the first one failed)."""
+
+
+def ask(policy: Policy, seen: Observation) -> tuple[np.ndarray, Policy]:
+    """Ask the policy, and no other."""
+    return policy.score(seen), policy
+
+
+def decide(
+    state: State,
+    policy: Policy,
+    constraints: Constraints,
+    settings: DecideSettings,
+    stamp: Stamp,
+    score: Score = ask,
+) -> Iterator[list[Verdict]]:
+    """Decide about everything that waits and may find room now; yields one batch's verdicts at a time.
+
+    Each batch is folded into the state before it is yielded. Who stops midway loses nothing: the rest still waits.
+    """
+    _look_again(state)
+    fresh_n = state.fresh()
+    while True:
+        rows = state.queue.candidates()
+        if not len(rows):
+            return
+        batch = rows.first(_batch_size(settings, policy, len(state.nodes)), policy.urgency(rows))
+        tasks, attempts = [t for t, _ in batch], [a for _, a in batch]
+        free_rn = state.ledger.free_rn
+        mask_bn = constraints.mask(state, tasks, free_rn, fresh_n)
+        is_open_b = np.atleast_1d(mask_bn.any(axis=1)).tolist()
+        verdicts = [
+            _turned_away(state, task, attempt, constraints, free_rn, fresh_n, policy, stamp)
+            for task, attempt, is_open in zip(tasks, attempts, is_open_b, strict=True)
+            if not is_open
+        ]
+        if any(is_open_b):
+            seen = Observation(
+                state,
+                [t for t, ok in zip(tasks, is_open_b, strict=True) if ok],
+                [a for a, ok in zip(attempts, is_open_b, strict=True) if ok],
+                mask_bn[is_open_b],
+                free_rn,
+            )
+            verdicts += _place(seen, *score(policy, seen), settings, stamp)
+        yield [v for v in verdicts if v is not None]
+
+
+def _look_again(state: State) -> None:
+    """Attempts that waited for room may fit where some was made."""
+    if state.ledger.freed:
+        state.queue.unblock(state.ledger.free_rn[:, sorted(state.ledger.freed)])
+        state.ledger.freed.clear()
+
+
+def _batch_size(settings: DecideSettings, policy: Policy, nodes: int) -> int:
+    most = policy.max_batch or settings.batch
+    return max(1, min(most, settings.batch, int(nodes * settings.batch_share)))
+
+
+def _place(
+    seen: Observation, logits_bn: np.ndarray, policy: Policy, settings: DecideSettings, stamp: Stamp
+) -> list[Verdict]:
+    """Arbitrate a batch and fold its placements into the state."""
+    state = seen.state
+    draws = [draw(t.workflow.workflow_id, t.task.task_id, a) for t, a in zip(seen.tasks, seen.attempts, strict=True)]
+    choices = arbitrate(logits_bn, seen.mask_bn, seen.request_br, seen.free_rn, policy.temperature, np.array(draws))
+    verdicts = []
+    for row, choice in enumerate(choices):
+        if choice.node != NOWHERE:
+            verdict = _placed(seen, row, choice, logits_bn[row], policy, draws[row], settings, stamp)
+            state.apply(verdict.placement)
+            verdicts.append(verdict)
+    return verdicts
+
+
+def _placed(
+    seen: Observation,
+    row: int,
+    choice: Choice,
+    logits_n: np.ndarray,
+    policy: Policy,
+    drawn: float,
+    settings: DecideSettings,
+    stamp: Stamp,
+) -> Verdict:
+    state, task, attempt = seen.state, seen.tasks[row], seen.attempts[row]
+    specs = state.nodes.specs
+    placement = Placement(
+        state.pool,
+        task.workflow.workflow_id,
+        task.task.task_id,
+        attempt,
+        state.now_ms,
+        Outcome.PLACED,
+        node_id=specs[choice.node].node_id,
+        expected_s=float(seen.finish_bn[row, choice.node]),
+        log_prob=choice.log_prob,
+        policy=policy.name,
+        model_version=policy.version,
+        epoch=stamp.epoch,
+        as_of=stamp.as_of,
+    )
+    best = _best(np.where(seen.mask_bn[row], logits_n, -np.inf), choice.node, settings.candidates)
+    candidates = tuple(Candidate(specs[n].node_id, float(logits_n[n]), float(choice.probability_n[n])) for n in best)
+    feasible = int(seen.mask_bn[row].sum())
+    return Verdict(placement, _evidence(placement, policy, drawn, feasible, candidates, {}))
+
+
+def _best(logits_n: np.ndarray, chosen: int, count: int) -> list[int]:
+    """The chosen node and the best others, best first."""
+    top = np.argsort(logits_n)[-count:].tolist() if len(logits_n) < 200 else _top(logits_n, count)
+    if chosen not in top:
+        top[int(np.argmin(logits_n[top]))] = chosen
+    return sorted((n for n in top if np.isfinite(logits_n[n])), key=lambda n: -logits_n[n])
+
+
+def _top(logits_n: np.ndarray, count: int) -> list[int]:
+    return np.argpartition(logits_n, -count)[-count:].tolist()
+
+
+def _turned_away(
+    state: State,
+    task: TaskState,
+    attempt: int,
+    constraints: Constraints,
+    free_rn: np.ndarray,
+    fresh_n: np.ndarray,
+    policy: Policy,
+    stamp: Stamp,
+) -> Verdict | None:
+    """No node takes the attempt: it waits, said once, or is refused where no node ever could."""
+    nodes = len(state.nodes)
+    is_hopeless = nodes > 0 and not constraints.could_ever(state, task)
+    is_news = state.queue.block(attempt_key(task, attempt))
+    if not is_hopeless and (not is_news or task.pending_attempt == attempt):
+        return None
+    rejections = constraints.rejections(state, task, free_rn, fresh_n)
+    placement = Placement(
+        state.pool,
+        task.workflow.workflow_id,
+        task.task.task_id,
+        attempt,
+        state.now_ms,
+        Outcome.REFUSED if is_hopeless else Outcome.PENDING,
+        reason=in_words(rejections, nodes),
+        policy=policy.name,
+        model_version=policy.version,
+        epoch=stamp.epoch,
+        as_of=stamp.as_of,
+    )
+    state.apply(placement)
+    return Verdict(placement, _evidence(placement, policy, 0.0, 0, (), dict(rejections)))
+
+
+def _evidence(
+    placement: Placement,
+    policy: Policy,
+    drawn: float,
+    feasible: int,
+    candidates: Sequence[Candidate],
+    rejections: dict[str, int],
+) -> Decision:
+    return Decision(
+        placement.pool,
+        placement.workflow_id,
+        placement.task_id,
+        placement.attempt,
+        placement.event_time_ms,
+        placement.policy,
+        placement.model_version,
+        placement.epoch,
+        placement.as_of,
+        policy.temperature,
+        drawn,
+        placement.node_id,
+        feasible,
+        tuple(candidates),
+        rejections,
+    )

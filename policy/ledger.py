@@ -1,0 +1,82 @@
+"""What is reserved on each node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from policy.nodes import NodeTable
+from policy.resources import RESOURCES, Request
+
+AttemptKey = tuple[str, str, int]
+"""workflow, task, attempt"""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """An attempt's hold on a node, from its placement to its end."""
+
+    node: int
+    request: Request
+
+
+class Ledger:
+    """Reservations by attempt. Whatever is repeated has no effect: an attempt holds one reservation or none."""
+
+    def __init__(self, nodes: NodeTable) -> None:
+        self._nodes = nodes
+        self._reserved_rn = np.zeros((len(RESOURCES), 16), np.int64)
+        self._reservations: dict[AttemptKey, Reservation] = {}
+        self._on_node: dict[int, set[AttemptKey]] = {}
+        self.freed: set[int] = set()
+        """Nodes where room was made since the last decision; its reader empties it."""
+
+    def __len__(self) -> int:
+        return len(self._reservations)
+
+    def __iter__(self) -> Iterator[tuple[AttemptKey, Reservation]]:
+        return iter(self._reservations.items())
+
+    def get(self, key: AttemptKey) -> Reservation | None:
+        """The attempt's reservation, if it has one."""
+        return self._reservations.get(key)
+
+    @property
+    def reserved_rn(self) -> np.ndarray:
+        """[R, N] amounts held."""
+        self._make_room(len(self._nodes))
+        return self._reserved_rn[:, : len(self._nodes)]
+
+    @property
+    def free_rn(self) -> np.ndarray:
+        """[R, N] amounts left, of a node that shrank below its reservations less than 0; a new array."""
+        return self._nodes.capacity_rn - self.reserved_rn
+
+    def reserve(self, key: AttemptKey, node: int, request: Request) -> None:
+        """Hold this much on the node for the attempt."""
+        if key in self._reservations:
+            return
+        self._make_room(node + 1)
+        self._reservations[key] = Reservation(node, request)
+        self._on_node.setdefault(node, set()).add(key)
+        self._reserved_rn[:, node] += request
+
+    def release(self, key: AttemptKey) -> Reservation | None:
+        """Give up what the attempt holds; returns it."""
+        held = self._reservations.pop(key, None)
+        if held is not None:
+            self._on_node[held.node].discard(key)
+            self._reserved_rn[:, held.node] -= held.request
+            self.freed.add(held.node)
+        return held
+
+    def on_node(self, node: int) -> frozenset[AttemptKey]:
+        """The attempts that hold something on the node."""
+        return frozenset(self._on_node.get(node, ()))
+
+    def _make_room(self, nodes: int) -> None:
+        room = self._reserved_rn.shape[1]
+        if nodes > room:
+            self._reserved_rn = np.pad(self._reserved_rn, ((0, 0), (0, max(nodes, 2 * room) - room)))
