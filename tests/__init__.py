@@ -1,0 +1,1 @@
+"""The tests: unit, integration, end to end."""

@@ -1,0 +1,1 @@
+"""Tests without a network, one module for each module."""
