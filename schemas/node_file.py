@@ -22,12 +22,12 @@ from __future__ import annotations
 import csv
 import io
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from schemas.cluster import check_nodes
+from schemas.checks import check_spec
 from schemas.documents import parse, raising, read_text
 from schemas.errors import InvalidCluster, InvalidInput
 from schemas.fields import Fields, fields_of, suggestion
@@ -118,7 +118,7 @@ def parse_nodes(text: str, where: str) -> tuple[NodeSpec, ...]:
             raise InvalidInput(where, f"holds {len(documents)} documents", "write all nodes into one")
         sections = fields_of(documents[0], where, FILE_KEYS).sections("nodes", NODE_KEYS)
         nodes = tuple(node for section in sections for node in _nodes(section))
-    check_nodes(nodes, where)
+    _check_nodes(nodes, where)
     return nodes
 
 
@@ -138,8 +138,22 @@ def parse_trace_nodes(text: str, where: str) -> tuple[NodeSpec, ...]:
             nodes = tuple(_trace_node(row, f"{where}: line {rows.line_num}") for row in rows)
         except csv.Error as error:
             raise InvalidInput(where, f"is no valid CSV after line {rows.line_num} ({error})") from error
-    check_nodes(nodes, where)
+    _check_nodes(nodes, where)
     return nodes
+
+
+def _check_nodes(nodes: Sequence[NodeSpec], where: str) -> None:
+    """Raises InvalidCluster unless there are nodes, each usable and with a name of its own."""
+    if not nodes:
+        raise InvalidCluster(where, "has no nodes", "give it at least one")
+    seen: set[str] = set()
+    for node in nodes:
+        check_spec(node, where)
+        if not node.memory_bytes:
+            raise InvalidCluster(f"{where}, node {shown(node.node_id)}", "has no memory", "add 'mem:'")
+        if node.node_id in seen:
+            raise InvalidCluster(where, f"has several nodes {shown(node.node_id)}", "give each node a name of its own")
+        seen.add(node.node_id)
 
 
 def _nodes(section: Fields) -> list[NodeSpec]:
