@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from policy.marks import tolerates
 from policy.nodes import NodeTable
 from policy.resources import RESOURCES
 from policy.rules import Rules
 from policy.state import State
 from policy.workflows import TaskState
-from schemas.records import METRICS, Effect, NodeSpec, Task, Toleration
+from schemas.records import METRICS, Effect, NodeSpec, Task
 
 CPU, MEMORY, GPU, GPU_MEMORY = range(len(RESOURCES))
 
@@ -192,16 +193,8 @@ def tolerated(specs: Sequence[NodeSpec], task: Task) -> np.ndarray:
 def intolerable(spec: NodeSpec, task: Task, effect: Effect) -> int:
     """How many taints of this effect the node has that the task does not tolerate."""
     return sum(
-        taint.effect == effect and not any(_tolerates(t, taint.key, taint.value, effect) for t in task.tolerations)
+        taint.effect == effect and not any(tolerates(toleration, taint) for toleration in task.tolerations)
         for taint in spec.taints
-    )
-
-
-def _tolerates(toleration: Toleration, key: str, value: str, effect: Effect) -> bool:
-    return (
-        toleration.key in ("", key)
-        and toleration.value in (None, value)
-        and toleration.effect in (Effect.UNKNOWN, effect)
     )
 
 

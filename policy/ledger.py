@@ -28,6 +28,7 @@ class Ledger:
     def __init__(self, nodes: NodeTable) -> None:
         self._nodes = nodes
         self._reserved_rn = np.zeros((len(RESOURCES), 16), np.int64)
+        self._unasked_rn = np.zeros((len(RESOURCES), 16), np.int64)
         self._reservations: dict[AttemptKey, Reservation] = {}
         self._on_node: dict[int, set[AttemptKey]] = {}
         self.freed: set[int] = set()
@@ -50,6 +51,12 @@ class Ledger:
         return self._reserved_rn[:, : len(self._nodes)]
 
     @property
+    def unasked_rn(self) -> np.ndarray:
+        """[R, N] attempts on the node that take nothing of the resource: some policies assume an amount for them."""
+        self._make_room(len(self._nodes))
+        return self._unasked_rn[:, : len(self._nodes)]
+
+    @property
     def free_rn(self) -> np.ndarray:
         """[R, N] amounts left, of a node that shrank below its reservations less than 0; a new array."""
         return self._nodes.capacity_rn - self.reserved_rn
@@ -62,6 +69,7 @@ class Ledger:
         self._reservations[key] = Reservation(node, request)
         self._on_node.setdefault(node, set()).add(key)
         self._reserved_rn[:, node] += request
+        self._unasked_rn[:, node] += [amount == 0 for amount in request]
 
     def release(self, key: AttemptKey) -> Reservation | None:
         """Give up what the attempt holds; returns it."""
@@ -69,6 +77,7 @@ class Ledger:
         if held is not None:
             self._on_node[held.node].discard(key)
             self._reserved_rn[:, held.node] -= held.request
+            self._unasked_rn[:, held.node] -= [amount == 0 for amount in held.request]
             self.freed.add(held.node)
         return held
 
@@ -79,4 +88,6 @@ class Ledger:
     def _make_room(self, nodes: int) -> None:
         room = self._reserved_rn.shape[1]
         if nodes > room:
-            self._reserved_rn = np.pad(self._reserved_rn, ((0, 0), (0, max(nodes, 2 * room) - room)))
+            grown = ((0, 0), (0, max(nodes, 2 * room) - room))
+            self._reserved_rn = np.pad(self._reserved_rn, grown)
+            self._unasked_rn = np.pad(self._unasked_rn, grown)

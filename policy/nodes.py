@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
 import numpy as np
 
 from policy.resources import RESOURCES, capacity
 from schemas.records import NodeSpec
+
+Derived = TypeVar("Derived")
 
 FIRST_ROOM = 16
 NEVER_MS = -1
@@ -26,6 +31,7 @@ class NodeTable:
         self.index: dict[str, int] = {}
         self.version = 0
         """Grows with each change of a specification or of presence."""
+        self._derived: dict[Callable[[NodeTable], Any], tuple[int, Any]] = {}
         self._room = 0
         self._grow(FIRST_ROOM)
 
@@ -75,6 +81,14 @@ class NodeTable:
         self._bandwidth_n[at] = spec.bandwidth_bytes_per_s
         self.version += 1
         return at
+
+    def derived(self, make: Callable[[NodeTable], Derived]) -> Derived:
+        """What `make` gathers from the specifications; gathered again after one of them changed."""
+        version, value = self._derived.get(make, (None, None))
+        if version != self.version:
+            value = make(self)
+            self._derived[make] = (self.version, value)
+        return cast(Derived, value)
 
     def lose(self, at: int, at_ms: int) -> None:
         """The node of this column was lost at this event time; a later sample brings it back."""
