@@ -242,8 +242,9 @@ class State:
             self.counts["placement_on_unknown_node"] += 1
             return
         key = attempt_key(task, record.attempt)
-        self.queue.drop(key)
-        task.ready_attempt = max(task.ready_attempt, record.attempt)
+        if record.attempt >= task.ready_attempt:  # a placement may overtake its announcement: older ones wait in vain
+            self._withdraw(task)
+            task.ready_attempt = record.attempt
         task.attempt, task.node = record.attempt, node
         task.expected_s, task.started_ms = record.expected_s, None
         task.status = Status.PLACED
@@ -288,9 +289,9 @@ class State:
         """The next attempt after this one, unless there is one already."""
         if task.ready_attempt > attempt or task.attempt > attempt:
             return []
+        self._withdraw(task)  # an event may overtake its placement: the attempt still waits
         task.node, task.started_ms, task.expected_s = NONE, None, None
         if attempt + 1 >= self.settings.max_attempts:
-            self._withdraw(task)
             self._close(task, Status.REFUSED)
             self.counts["given_up"] += 1
             return []
