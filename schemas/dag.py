@@ -37,6 +37,14 @@ def check_workflow(workflow: WorkflowSubmitted, where: str) -> None:
     topological_order(workflow.tasks, where)
 
 
+def check_task(task: Task, where: str) -> None:
+    """Raises InvalidWorkflow unless this task, whose parents need not be known, can be run."""
+    _check_id(task.task_id, "task_id", where)
+    place = _place(where, task)
+    _check_requests(task, place)
+    _check_wishes(task, place)
+
+
 def topological_order(tasks: Sequence[Task], where: str = "workflow") -> list[int]:
     """Indices of the tasks, parents before children, else in the order given.
 

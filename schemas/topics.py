@@ -41,8 +41,13 @@ DECISIONS = Topic("decisions", records.Decision, 30 * DAY_MS)
 MODELS = Topic("models", records.Model, None, is_partitioned_by_pool=False, config=LARGE)
 CONTROL = Topic("control", records.Control, None, is_partitioned_by_pool=False)
 DEAD_LETTERS = Topic("dead-letters", records.DeadLetter, 30 * DAY_MS, is_partitioned_by_pool=False, config=LARGE)
-SNAPSHOTS = Topic("snapshots", records.SnapshotPart, None)
-"""Saved state of each partition, written by its owner; key `slot/part`."""
+SNAPSHOTS = Topic(
+    "snapshots",
+    records.SnapshotPart,
+    -1,
+    config=(("retention.bytes", str(256 * 1024**2)), ("segment.bytes", str(32 * 1024**2))),
+)
+"""Saved state of each partition, written by its owner. Old ones go by size, so that the newest always stays."""
 
 CATALOGUE = (
     WORKFLOW_SUBMITTED,

@@ -1,0 +1,195 @@
+"""The trunk: what happens to each record of each topic.
+
+Four agents read the inputs of the state. Each hands its chunks to the owner of their partition, where one path leads
+from bytes to decisions: decode, check, fold, announce what became due, decide, publish. Everything of one partition
+happens under its lock, in the order in which its topics' chunks arrive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import faust
+
+from policy.constraints import Constraints
+from policy.decide import DecideSettings, Stamp, Verdict, decide
+from policy.observation import Policy
+from policy.state import State
+from schemas import topics as catalogue
+from schemas.codec import Codec
+from schemas.errors import HeadraceError, InvalidCluster, InvalidInput, InvalidRecord, InvalidWorkflow
+from schemas.records import DeadLetter, NodeMetrics, Outcome, TaskReady
+from schemas.topics import DEAD_LETTERS, DECISIONS, NODE_METRICS, PLACEMENTS, TASK_READY, Topic
+from streams import metrics
+from streams.kafka import Publisher
+from streams.partition import Partition, needs_decision
+from streams.policies import Guard
+from streams.transport import Chunk, UntouchedSchema
+
+log = logging.getLogger("headrace.agents")
+
+LARGEST_LETTER = 900_000
+"""Bytes of a bad record that its dead letter keeps."""
+
+Find = Callable[[int], Partition | None]
+"""The partition of this number, if it is ours."""
+
+
+class Trunk:
+    """From chunks to placements."""
+
+    def __init__(
+        self,
+        find: Find,
+        publisher: Publisher,
+        codec: Codec,
+        policy: Policy,
+        guard: Guard,
+        constraints: Constraints,
+        settings: DecideSettings,
+        decider: ThreadPoolExecutor,
+    ) -> None:
+        self._find = find
+        self._publisher = publisher
+        self._codec = codec
+        self._policy = policy
+        self._guard = guard
+        self._constraints = constraints
+        self._settings = settings
+        self._decider = decider
+        self._steps: dict[str, int] = {}
+
+    async def handle(self, topic: Topic, chunk: Chunk) -> None:
+        """Take in one chunk."""
+        partition = self._find(chunk.partition)
+        if partition is None:
+            return  # revoked meanwhile: its new owner reads it
+        await partition.restored.wait()
+        async with partition.lock:
+            if partition.is_revoked:
+                return
+            started = time.perf_counter()
+            due = self._fold(partition, topic, chunk)
+            if topic is NODE_METRICS:
+                due += self._overdue(partition)
+            metrics.DECISION_SECONDS.labels("fold").observe(time.perf_counter() - started)
+            self.announce(due)
+            await self.decide(partition)
+
+    def announce(self, due: list[TaskReady]) -> None:
+        """Publish attempts that became due. They come back through the topic, and are decided then."""
+        for ready in due:
+            self._publisher.send(TASK_READY, ready.pool, ready)
+
+    async def decide(self, partition: Partition) -> None:
+        """Decide what can be decided now. The caller holds the lock."""
+        for state in partition.pools.values():
+            if needs_decision(state):
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._decider, partial(self._decide, partition, state))
+
+    def _fold(self, partition: Partition, topic: Topic, chunk: Chunk) -> list[TaskReady]:
+        due: list[TaskReady] = []
+        for message in chunk.records:
+            if partition.has_seen(topic, message.offset):
+                continue
+            try:
+                record = self._codec.decode(message.value or b"", topic.record, _content_type(message))
+                due += partition.fold(record)
+                self._note(partition, record, message.timestamp)
+            except InvalidInput as error:
+                self._bury(topic, chunk.partition, message, error)
+            partition.offsets[topic.name] = message.offset + 1
+        metrics.RECORDS.labels(topic.name).inc(len(chunk.records))
+        return due
+
+    def _note(self, partition: Partition, record: object, arrived_ms: int) -> None:
+        if isinstance(record, TaskReady):
+            partition.arrivals[record.workflow_id, record.task_id, record.attempt] = arrived_ms
+        elif isinstance(record, NodeMetrics):
+            metrics.SAMPLES.inc(len(record.nodes))
+            partition.sampled_at[record.pool] = time.time()
+
+    def _overdue(self, partition: Partition) -> list[TaskReady]:
+        """Migrations, looked for once in each step of the windows."""
+        due: list[TaskReady] = []
+        for pool, state in partition.pools.items():
+            if self._steps.get(pool) != state.windows.step:
+                self._steps[pool] = state.windows.step
+                due += state.overdue()
+        metrics.ROLLBACKS.inc(len(due))
+        return due
+
+    def _decide(self, partition: Partition, state: State) -> None:
+        """Runs in the decider's thread."""
+        stamp = Stamp(partition.epoch, partition.as_of)
+        started = time.perf_counter()
+        for verdicts in decide(state, self._policy, self._constraints, self._settings, stamp, self._guard):
+            decided = time.perf_counter()
+            metrics.DECISION_SECONDS.labels("decide").observe(decided - started)
+            for verdict in verdicts:
+                self._publish(partition, verdict)
+            started = time.perf_counter()
+            metrics.DECISION_SECONDS.labels("publish").observe(started - decided)
+
+    def _publish(self, partition: Partition, verdict: Verdict) -> None:
+        placement = verdict.placement
+        self._publisher.send(
+            PLACEMENTS, placement.pool, placement, partition.number, on_delivery=partition.placement_delivered
+        )
+        self._publisher.send(DECISIONS, placement.pool, verdict.decision, partition.number)
+        metrics.PLACEMENTS.labels(str(placement.outcome), placement.policy).inc()
+        arrived_ms = partition.arrivals.pop((placement.workflow_id, placement.task_id, placement.attempt), None)
+        if placement.outcome == Outcome.PLACED:
+            if arrived_ms is not None:
+                metrics.READY_SECONDS.observe(max(0.0, time.time() - arrived_ms / 1000))
+            return
+        for reason, nodes in verdict.decision.rejections.items():
+            metrics.REJECTIONS.labels(reason).inc(nodes)
+
+    def _bury(self, topic: Topic, partition: int, message: object, error: InvalidInput) -> None:
+        """What cannot be used goes to the dead letters, with its origin; the records around it go on."""
+        reason = _reason(error)
+        payload: bytes = message.value or b""  # type: ignore[attr-defined]
+        offset: int = message.offset  # type: ignore[attr-defined]
+        letter = DeadLetter(
+            topic.name, partition, offset, int(time.time() * 1000), reason, str(error), payload[:LARGEST_LETTER]
+        )
+        origin = {
+            "origin-topic": topic.name.encode(),
+            "origin-partition": str(partition).encode(),
+            "origin-offset": str(offset).encode(),
+            "reason": reason.encode(),
+        }
+        self._publisher.send(DEAD_LETTERS, topic.name, letter, headers=origin)
+        metrics.DEAD_LETTERS.labels(topic.name, reason).inc()
+        log.warning("record.refused", extra={"topic": topic.name, "offset": offset, "problem": str(error)})
+
+
+def add_agents(app: faust.App, trunk: Trunk, name_of: Callable[[Topic], str]) -> None:
+    """One agent for each input of the state, each handling its chunks in order."""
+    for topic in catalogue.STATE_INPUTS:
+        channel = app.topic(name_of(topic), schema=UntouchedSchema(), internal=False)
+
+        async def run(chunks: AsyncIterator[Chunk], topic: Topic = topic) -> None:
+            async for chunk in chunks:
+                await trunk.handle(topic, chunk)
+
+        run.__name__ = topic.name.replace("-", "_")
+        app.agent(channel, name=run.__name__, concurrency=1)(run)
+
+
+def _content_type(message: object) -> bytes | None:
+    headers = message.headers  # type: ignore[attr-defined]
+    return next((value for key, value in headers or () if key == "content-type"), None)
+
+
+def _reason(error: HeadraceError) -> str:
+    if isinstance(error, InvalidRecord):
+        return error.reason
+    return {InvalidWorkflow: "workflow", InvalidCluster: "node"}.get(type(error), "internal")

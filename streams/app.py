@@ -1,0 +1,131 @@
+"""The composition root of a worker: settings in, a running Faust app out."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import faust
+from yarl import URL
+
+from policy.constraints import Constraints
+from policy.heuristics import heuristic
+from schemas import topics as catalogue
+from schemas.codec import Codec
+from schemas.errors import InvalidConfiguration
+from streams import policies
+from streams.agents import Trunk, add_agents
+from streams.config import Settings
+from streams.health import HealthServer
+from streams.kafka import Publisher, check_topics
+from streams.registry import codec_for
+from streams.transport import ChunkTransport
+from streams.worker import Worker
+
+log = logging.getLogger("headrace.app")
+
+CHUNKS_BUFFERED = 8
+
+
+def run_worker(settings: Settings) -> int:
+    """Run until a signal; returns the exit code. Raises HeadraceError for what is wrong before the start."""
+    check_topics(settings.kafka, settings.topics)
+    app, health = build(settings)
+    log.info(
+        "worker.starting",
+        extra={
+            "policy": settings.policy.name,
+            "bootstrap": settings.kafka.bootstrap_servers,
+            "port": health.port,
+            "group": settings.worker.group,
+        },
+    )
+    runner = faust.Worker(app, loglevel="INFO", logging_config=None, override_logging=False, redirect_stdouts=False)
+    try:
+        runner.execute_from_commandline()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    finally:
+        health.close()
+    return 0
+
+
+def build(settings: Settings) -> tuple[faust.App, HealthServer]:
+    """The worker's parts, put together."""
+    codec = codec_for(settings.kafka)
+    policy = policies.build(settings.policy)
+    fallback = heuristic(settings.policy.fallback)
+    decider = ThreadPoolExecutor(1, "decider")
+    failed: list[Worker] = []
+    publisher = Publisher(
+        settings.kafka,
+        settings.topics,
+        codec,
+        on_failure=lambda error: [w.fail(error) for w in failed],  # type: ignore[arg-type, return-value]
+    )
+    worker = Worker(settings.worker, settings.kafka, settings.topics, settings.state, codec, publisher, decider)
+    failed.append(worker)
+    worker.trunk = Trunk(
+        worker.find,
+        publisher,
+        codec,
+        policy,
+        policies.Guard(fallback, settings.policy.deadline_ms),
+        Constraints(settings.policy.node_filter_rules),
+        settings.decide,
+        decider,
+    )
+    app = _app(settings, worker, codec)
+    health = HealthServer(settings.worker.host, settings.worker.port, worker.is_alive, worker.is_ready)
+    return app, health
+
+
+def _app(settings: Settings, worker: Worker, codec: Codec) -> faust.App:
+    if not settings.kafka.bootstrap_servers:
+        raise InvalidConfiguration(
+            "kafka.bootstrap_servers", "is empty", "name the brokers, or let 'headrace up' start one"
+        )
+    urls = [URL(f"kafka://{server.strip()}") for server in settings.kafka.bootstrap_servers.split(",")]
+    app = faust.App(
+        settings.worker.group,
+        broker=urls,
+        store="memory://",
+        web_enabled=False,
+        topic_disable_leader=True,
+        topic_allow_declare=False,
+        autodiscover=False,
+        consumer_auto_offset_reset="earliest",
+        consumer_group_instance_id=settings.worker.instance or None,
+        consumer_max_fetch_size=4 * 1024 * 1024,
+        consumer_metadata_max_age_ms=15_000,
+        broker_session_timeout=settings.worker.session_timeout_s,
+        broker_heartbeat_interval=settings.worker.session_timeout_s / 4,
+        broker_request_timeout=max(30.0, settings.worker.session_timeout_s),
+        broker_commit_interval=1.0,
+        broker_max_poll_interval=300.0,
+        producer_request_timeout=30.0,
+        stream_buffer_maxsize=CHUNKS_BUFFERED,
+        stream_wait_empty=False,
+        table_standby_replicas=0,
+    )
+    app.transport = ChunkTransport(urls, app=app)
+    assert worker.trunk is not None
+    add_agents(app, worker.trunk, settings.topics.full_name)
+    workflow_topic = settings.topics.full_name(catalogue.WORKFLOW_SUBMITTED)
+
+    async def on_assigned(_: Any, assigned: Any, **__: Any) -> None:
+        await worker.on_assigned({tp.partition for tp in assigned if tp.topic == workflow_topic})
+
+    async def on_revoked(_: Any, revoked: Any, **__: Any) -> None:
+        await worker.on_revoked({tp.partition for tp in revoked})
+
+    async def on_shutdown(_: Any, **__: Any) -> None:
+        await worker.stop()
+
+    app.on_partitions_assigned.connect(on_assigned, weak=False)
+    app.on_partitions_revoked.connect(on_revoked, weak=False)
+    app.on_before_shutdown.connect(on_shutdown, weak=False)
+    app.task(worker.tick)
+    app.task(worker.save_regularly)
+    return app

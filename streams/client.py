@@ -1,0 +1,165 @@
+"""The way in for users: produce workflow and task-ready events, report what happened, iterate over placements."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from policy.fencing import Fence
+from schemas.checks import check_time
+from schemas.dag import check_fits, check_task, check_workflow
+from schemas.errors import BrokerError, InvalidInput
+from schemas.records import NodeMetrics, NodeSpec, Outcome, Placement, TaskEvent, TaskReady, WorkflowSubmitted
+from schemas.topics import (
+    NODE_METRICS,
+    PLACEMENTS,
+    TASK_EVENTS,
+    TASK_READY,
+    WORKFLOW_SUBMITTED,
+    Topic,
+    TopicSettings,
+    partition_of,
+)
+from schemas.workflow_file import read_workflows
+from streams.kafka import KafkaSettings, Publisher, admin, checked, read_range, reader, watermarks
+from streams.registry import codec_for
+
+SPECS_BACK_MS = 10 * 60 * 1000
+
+
+class Client:
+    """One pool of one installation. Use it in a `with` block, or close it."""
+
+    def __init__(self, kafka: KafkaSettings, pool: str = "default", topics: TopicSettings | None = None) -> None:
+        self.pool = pool
+        self._kafka = kafka
+        self._codec = codec_for(kafka)
+        self._topics = _as_found(kafka, topics or TopicSettings())
+        self._partition = partition_of(pool, self._topics.partitions)
+        self._publisher = Publisher(kafka, self._topics, self._codec)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Wait until everything is sent. Raises BrokerError when something could not be."""
+        self._publisher.close()
+
+    def submit(self, workflow: WorkflowSubmitted) -> None:
+        """Submit a DAG. Raises InvalidWorkflow."""
+        check_workflow(workflow, f"workflow {workflow.workflow_id}")
+        self._publisher.send(WORKFLOW_SUBMITTED, self.pool, workflow)
+
+    def submit_file(self, path: Path, workflow_id: str | None = None) -> list[WorkflowSubmitted]:
+        """Submit the workflows of a file: all of them, or none. Raises InvalidWorkflow."""
+        now_ms = int(time.time() * 1000)
+        workflows = read_workflows(path, pool=self.pool, event_time_ms=now_ms, workflow_id=workflow_id)
+        nodes = self.nodes()
+        for workflow in workflows:
+            if nodes:
+                check_fits(workflow, nodes, str(path))
+        for workflow in workflows:
+            self.submit(workflow)
+        return workflows
+
+    def ready(self, ready: TaskReady) -> None:
+        """Announce a task whose parents are done, where an engine of your own keeps the DAG: send `task` along."""
+        check_time(ready.event_time_ms, f"task-ready of {ready.workflow_id}")
+        if ready.task is not None:
+            check_task(ready.task, f"task-ready of {ready.workflow_id}")
+        self._publisher.send(TASK_READY, self.pool, ready)
+
+    def report(self, event: TaskEvent) -> None:
+        """Say what happened to an attempt: started, finished, failed."""
+        check_time(event.event_time_ms, f"task event of {event.workflow_id}")
+        self._publisher.send(TASK_EVENTS, self.pool, event)
+
+    def flush(self) -> None:
+        """Wait until Kafka has everything that was handed over. Raises BrokerError."""
+        self._publisher.flush()
+
+    def placements(
+        self, *, from_start: bool = False, timeout_s: float | None = None, every_outcome: bool = False
+    ) -> Iterator[Placement]:
+        """The placements in effect, as they come; each attempt once.
+
+        from_start     begin with the oldest that Kafka has, instead of those to come
+        timeout_s      end when none has come for this long; None: never
+        every_outcome  also those that say why an attempt waits (`pending`) or never will run (`refused`)
+        """
+        for record in self._follow(PLACEMENTS, from_start, timeout_s):
+            if isinstance(record, Placement) and (every_outcome or record.outcome == Outcome.PLACED):
+                yield record
+
+    def nodes(self) -> tuple[NodeSpec, ...]:
+        """The pool's nodes, from its recent samples; none where nothing has been sampled lately."""
+        name = self._topics.full_name(NODE_METRICS)
+        consumer = reader(self._kafka)
+        try:
+            since_ms = int(time.time() * 1000) - SPECS_BACK_MS
+            (found,) = consumer.offsets_for_times([TopicPartition(name, self._partition, since_ms)], timeout=30.0)
+        except KafkaException as error:
+            raise BrokerError(f"{name}: {error.args[0].str()}") from error
+        finally:
+            consumer.close()
+        if found.offset < 0:
+            return ()
+        specs: dict[str, NodeSpec] = {}
+        for message in read_range(self._kafka, {(name, self._partition): found.offset}):
+            record = self._decoded(NODE_METRICS, message.value())
+            if isinstance(record, NodeMetrics) and record.pool == self.pool:
+                specs.update((spec.node_id, spec) for spec in record.specs)
+        return tuple(specs.values())
+
+    def _follow(self, topic: Topic, from_start: bool, timeout_s: float | None) -> Iterator[object]:
+        """The pool's records of a topic; of placements only those in effect."""
+        name = self._topics.full_name(topic)
+        consumer = reader(self._kafka, **{"fetch.wait.max.ms": 10})
+        fence, seen = Fence(), set()
+        try:
+            low, high = watermarks(consumer, name, self._partition)
+            consumer.assign([TopicPartition(name, self._partition, low if from_start else high)])
+            heard = time.monotonic()
+            while timeout_s is None or time.monotonic() - heard < timeout_s:
+                for message in checked(consumer.consume(500, 0.1)):
+                    heard = time.monotonic()
+                    record = self._decoded(topic, message.value())
+                    if record is None:
+                        continue
+                    if isinstance(record, Placement):
+                        key = (record.workflow_id, record.task_id, record.attempt, record.outcome)
+                        if not fence.admits(record, message.offset() or 0) or key in seen:
+                            continue
+                        seen.add(key)
+                    if record.pool == self.pool:  # type: ignore[attr-defined]
+                        yield record
+        finally:
+            consumer.close()
+
+    def _decoded(self, topic: Topic, payload: bytes | None) -> object | None:
+        try:
+            record: object = self._codec.decode(payload or b"", topic.record)
+        except InvalidInput:
+            return None  # its reader in the worker sends it to the dead letters
+        return record
+
+
+def _as_found(kafka: KafkaSettings, topics: TopicSettings) -> TopicSettings:
+    """The settings with the number of partitions that the topics really have."""
+    name = topics.full_name(PLACEMENTS)
+    try:
+        found = admin(kafka).list_topics(name, timeout=30.0).topics[name].partitions
+    except KafkaException as error:
+        raise BrokerError(f"Kafka at {kafka.bootstrap_servers} does not answer: {error.args[0].str()}") from error
+    if not found:
+        raise BrokerError(f"topic {name} is missing; create the topics with 'headrace topics create'")
+    return TopicSettings(prefix=topics.prefix, partitions=len(found), replication_factor=topics.replication_factor)

@@ -1,0 +1,132 @@
+"""All settings: from a YAML file, overridden by HEADRACE_* variables."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import yaml
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from policy.decide import DecideSettings
+from policy.state import StateSettings
+from schemas.errors import InvalidConfiguration
+from schemas.fields import suggestion
+from schemas.topics import TopicSettings
+from streams.broker import BrokerSettings
+from streams.cluster import ClusterSettings
+from streams.kafka import KafkaSettings
+from streams.policies import PolicySettings
+from streams.worker import WorkerSettings
+
+PREFIX = "HEADRACE_"
+SEE_README = "see the table of settings in the README"
+NOT_SETTINGS = ("HEADRACE_CACHE", "HEADRACE_CONFIG", "HEADRACE_TEST_BOOTSTRAP")
+
+
+class Settings(BaseSettings):
+    """Every setting, by the part that it steers."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True)
+
+    pool: str = "default"
+    """The pool that commands work on where none is named."""
+    log_level: str = "INFO"
+    kafka: KafkaSettings = pydantic.Field(default_factory=KafkaSettings)
+    topics: TopicSettings = pydantic.Field(default_factory=TopicSettings)
+    broker: BrokerSettings = pydantic.Field(default_factory=BrokerSettings)
+    worker: WorkerSettings = pydantic.Field(default_factory=WorkerSettings)
+    state: StateSettings = pydantic.Field(default_factory=StateSettings)
+    decide: DecideSettings = pydantic.Field(default_factory=DecideSettings)
+    policy: PolicySettings = pydantic.Field(default_factory=PolicySettings)
+    cluster: ClusterSettings = pydantic.Field(default_factory=ClusterSettings)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Environment variables win over the file, which arrives as arguments."""
+        return env_settings, init_settings
+
+
+def load(path: Path | None = None, environment: Mapping[str, str] | None = None) -> Settings:
+    """The settings of this file (or of HEADRACE_CONFIG), and the environment. Raises InvalidConfiguration."""
+    environment = os.environ if environment is None else environment
+    if path is None and environment.get("HEADRACE_CONFIG"):
+        path = Path(environment["HEADRACE_CONFIG"])
+    values = _read(path) if path is not None else {}
+    _check_names(values, Settings, str(path), "")
+    _check_variables(environment)
+    try:
+        return Settings(**values)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise InvalidConfiguration(
+            name or "settings",
+            f"{first['msg']} (it is {first.get('input')!r})",
+            SEE_README,
+        ) from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidConfiguration(str(path), f"cannot be read: {error.strerror}", "give another file") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InvalidConfiguration(str(path), f"is no YAML: {error}", "correct it") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise InvalidConfiguration(str(path), "is no mapping of settings", SEE_README)
+    return values
+
+
+def _fields_of(owner: Any) -> dict[str, Any]:
+    """Name -> type of the settings of one part."""
+    if isinstance(owner, type) and issubclass(owner, BaseSettings):
+        return {name: info.annotation for name, info in owner.model_fields.items()}
+    if dataclasses.is_dataclass(owner) and isinstance(owner, type):
+        return {f.name: _resolved(owner, f) for f in dataclasses.fields(owner)}
+    return {}
+
+
+def _resolved(owner: type, field: dataclasses.Field[Any]) -> Any:
+    if not isinstance(field.type, str):
+        return field.type
+    return vars(sys.modules[owner.__module__]).get(field.type)
+
+
+def _check_names(values: Mapping[str, Any], owner: Any, where: str, prefix: str) -> None:
+    """Refuse a name that no setting has: a typing mistake must not leave a default in force."""
+    known = _fields_of(owner)
+    for name, value in values.items():
+        if name not in known:
+            raise InvalidConfiguration(
+                where,
+                f"there is no setting '{prefix}{name}'",
+                suggestion(str(name), known),
+            )
+        if isinstance(value, Mapping) and _fields_of(known[name]):
+            _check_names(value, known[name], where, f"{prefix}{name}.")
+
+
+def _check_variables(environment: Mapping[str, str]) -> None:
+    for variable in environment:
+        if variable.startswith(PREFIX) and variable not in NOT_SETTINGS:
+            parts = variable.removeprefix(PREFIX).lower().split("__")
+            nested: Any = {parts[-1]: None}
+            for part in reversed(parts[:-1]):
+                nested = {part: nested}
+            _check_names(nested, Settings, variable, "")

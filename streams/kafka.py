@@ -1,0 +1,348 @@
+"""Clients of Kafka: topics, a publisher, a reader without a group."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from schemas.codec import Codec
+from schemas.errors import BrokerError, InvalidConfiguration
+from schemas.topics import CATALOGUE, Topic, TopicSettings, partition_of
+
+log = logging.getLogger("headrace.kafka")
+
+REQUEST_TIMEOUT_S = 30.0
+SEND_TIMEOUT_MS = 30_000
+FULL_WAIT_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaSettings:
+    """Where Kafka is."""
+
+    bootstrap_servers: str = ""
+    """host:port, several divided by commas. Empty: a broker of headrace's own is started where one is needed."""
+    schema_registry_url: str = ""
+    """With one, records are written in the Confluent wire format; without, in Avro's single-object encoding."""
+    linger_ms: float = 1.0
+    """How long a record may wait for others to be sent with."""
+
+    def __post_init__(self) -> None:
+        for server in filter(None, self.bootstrap_servers.split(",")):
+            host, _, port = server.strip().rpartition(":")
+            if not host or not port.isdigit() or not 0 < int(port) < 65536:
+                raise InvalidConfiguration(
+                    "kafka.bootstrap_servers", f"'{server}' is not host:port", "write for instance 'localhost:9092'"
+                )
+        if not 0 <= self.linger_ms <= 1000:
+            raise InvalidConfiguration("kafka.linger_ms", f"{self.linger_ms} is out of range", "give 0 to 1000")
+
+
+def _quiet(_: KafkaError) -> None:
+    """librdkafka reports every lost connection; what matters comes back as a failed request."""
+
+
+def admin(kafka: KafkaSettings) -> AdminClient:
+    """A client for topics."""
+    return AdminClient(_base(kafka))
+
+
+def _base(kafka: KafkaSettings) -> dict[str, object]:
+    return {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "client.id": "headrace",
+        "reconnect.backoff.max.ms": 2000,
+        "log.connection.close": False,
+        "error_cb": _quiet,
+        "logger": logging.getLogger("headrace.librdkafka"),
+    }
+
+
+def create_topics(kafka: KafkaSettings, topics: TopicSettings, timeout_s: float = REQUEST_TIMEOUT_S) -> list[str]:
+    """Create the topics that are missing; returns their names. Raises BrokerError."""
+    client = admin(kafka)
+    existing = _metadata(client, kafka, timeout_s).topics
+    missing = [t for t in CATALOGUE if topics.full_name(t) not in existing]
+    wanted = [
+        NewTopic(
+            topics.full_name(topic),
+            topics.partition_count(topic),
+            topics.replication_factor,
+            config={**topic.settings(), "message.timestamp.type": "LogAppendTime"},
+        )
+        for topic in missing
+    ]
+    created = []
+    for name, future in (client.create_topics(wanted, request_timeout=timeout_s) if wanted else {}).items():
+        try:
+            future.result()
+            created.append(name)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise BrokerError(f"topic {name} cannot be created: {error.args[0].str()}") from error
+    _wait_until_known(client, kafka, created, timeout_s)
+    return created
+
+
+def _wait_until_known(client: AdminClient, kafka: KafkaSettings, names: list[str], timeout_s: float) -> None:
+    """A topic is created before every broker knows of it."""
+    deadline = time.monotonic() + timeout_s
+    while set(names) - set(_metadata(client, kafka, timeout_s).topics):
+        if time.monotonic() > deadline:
+            raise BrokerError(f"topics {', '.join(names)} were created, but Kafka does not list them")
+        time.sleep(0.05)
+
+
+def check_topics(kafka: KafkaSettings, topics: TopicSettings, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    """Raises BrokerError for a topic that is missing or has another number of partitions than configured."""
+    existing = _metadata(admin(kafka), kafka, timeout_s).topics
+    for topic in CATALOGUE:
+        name, expected = topics.full_name(topic), topics.partition_count(topic)
+        if name not in existing:
+            raise BrokerError(f"topic {name} is missing; create it with 'headrace topics create'")
+        found = len(existing[name].partitions)
+        if found != expected:
+            raise BrokerError(
+                f"topic {name} has {found} partitions, not {expected}; set topics.partitions to what is there "
+                "(all topics keyed by pool need one number), or recreate the topics"
+            )
+
+
+def _metadata(client: AdminClient, kafka: KafkaSettings, timeout_s: float):  # type: ignore[no-untyped-def]
+    try:
+        return client.list_topics(timeout=timeout_s)
+    except KafkaException as error:
+        raise BrokerError(
+            f"Kafka at {kafka.bootstrap_servers} does not answer: {error.args[0].str()}; "
+            "check kafka.bootstrap_servers (HEADRACE_KAFKA__BOOTSTRAP_SERVERS)"
+        ) from error
+
+
+OnFailure = Callable[[BrokerError], None]
+
+
+class Publisher:
+    """Sends records, in order for each partition, and says when one could not be delivered.
+
+    Idempotent: a retry makes no duplicate. `on_failure` is called from another thread, once, with what went wrong; what
+    was sent after that may be lost, so its owner ends and lets a successor carry on from the topics.
+    """
+
+    def __init__(
+        self, kafka: KafkaSettings, topics: TopicSettings, codec: Codec, on_failure: OnFailure | None = None
+    ) -> None:
+        self._topics = topics
+        self._codec = codec
+        self._on_failure = on_failure
+        self._failure: BrokerError | None = None
+        self._sent = 0
+        self._in_flight: dict[int, None] = {}
+        self._lock = threading.Lock()
+        self._names = {topic: topics.full_name(topic) for topic in CATALOGUE}
+        self._producer = Producer(
+            {
+                **_base(kafka),
+                "enable.idempotence": True,
+                "acks": "all",
+                "linger.ms": kafka.linger_ms,
+                "message.timeout.ms": SEND_TIMEOUT_MS,
+                "message.max.bytes": 8_000_000,
+                "partitioner": "murmur2_random",
+                "compression.type": "lz4",
+            }
+        )
+        self._stopping = threading.Event()
+        self._poller = threading.Thread(target=self._poll, name="publisher", daemon=True)
+        self._poller.start()
+
+    @property
+    def sent(self) -> int:
+        """Records handed over so far."""
+        return self._sent
+
+    def wait_for(self, sent: int, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        """Wait until the first `sent` records are delivered. Raises BrokerError when they are not."""
+        deadline = time.monotonic() + timeout_s
+        while self._failure is None and self._oldest_in_flight() <= sent:
+            if time.monotonic() > deadline:
+                raise BrokerError(f"records were not delivered within {timeout_s:g} s")
+            time.sleep(0.002)
+        if self._failure is not None:
+            raise self._failure
+
+    def _oldest_in_flight(self) -> float:
+        """Number of the oldest record that is not confirmed; infinity where all are."""
+        while True:
+            try:
+                return next(iter(self._in_flight), float("inf"))
+            except RuntimeError:  # the other thread took one out meanwhile
+                continue
+
+    def send(
+        self,
+        topic: Topic,
+        key: str,
+        record: object,
+        partition: int | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        on_delivery: Callable[[Message], None] | None = None,
+    ) -> None:
+        """Hand a record over; waits where too many are on their way. Raises BrokerError after a failure."""
+        self.send_bytes(topic, key, self._codec.encode(record, self._names[topic]), partition, headers, on_delivery)
+
+    def send_bytes(
+        self,
+        topic: Topic,
+        key: str,
+        payload: bytes | None,
+        partition: int | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        on_delivery: Callable[[Message], None] | None = None,
+    ) -> None:
+        """The same for bytes that are encoded already; None is a tombstone."""
+        if self._failure is not None:
+            raise self._failure
+        if partition is None:
+            count = self._topics.partition_count(topic)
+            partition = partition_of(key, count) if count > 1 else 0
+        deadline = time.monotonic() + FULL_WAIT_S
+        with self._lock:
+            self._sent += 1
+            number = self._sent
+            self._in_flight[number] = None
+        while True:
+            try:
+                self._producer.produce(
+                    self._names[topic],
+                    payload,
+                    key,
+                    partition,
+                    headers=dict(headers) if headers else None,
+                    on_delivery=partial(self._report, number, on_delivery),
+                )
+                return
+            except BufferError:
+                if time.monotonic() > deadline:
+                    raise BrokerError(f"{len(self._in_flight)} records wait, and Kafka takes none") from None
+                time.sleep(0.005)
+            except KafkaException as error:
+                raise BrokerError(f"{self._names[topic]}: {error.args[0].str()}") from error
+
+    def flush(self, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        """Wait until everything is delivered. Raises BrokerError when something is not."""
+        left = self._producer.flush(timeout_s)
+        if self._failure is not None:
+            raise self._failure
+        if left:
+            raise BrokerError(f"{left} records were not delivered within {timeout_s:g} s")
+
+    def close(self, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        """Flush, and end."""
+        try:
+            self.flush(timeout_s)
+        finally:
+            self._stopping.set()
+            self._poller.join(2.0)
+
+    def _poll(self) -> None:
+        while not self._stopping.is_set():
+            self._producer.poll(0.1)
+
+    def _report(
+        self, number: int, then: Callable[[Message], None] | None, error: KafkaError | None, message: Message
+    ) -> None:
+        del self._in_flight[number]
+        if error is None:
+            if then is not None:
+                then(message)
+        elif self._failure is None:
+            self._failure = BrokerError(f"a record for {message.topic()} could not be delivered: {error.str()}")
+            if self._on_failure is not None:
+                self._on_failure(self._failure)
+
+
+def read_range(kafka: KafkaSettings, starts: Mapping[tuple[str, int], int]) -> Iterator[Message]:
+    """Every record from these (topic, partition) -> offset to where the partitions end now; each partition in order.
+
+    An offset below what Kafka still has begins at the oldest there is. Raises BrokerError.
+    """
+    consumer = reader(kafka)
+    try:
+        open_ends: dict[tuple[str, int], int] = {}
+        assigned = []
+        for (topic, partition), start in starts.items():
+            low, high = watermarks(consumer, topic, partition)
+            first = max(low, start)
+            if first < high:
+                open_ends[topic, partition] = high
+                assigned.append(TopicPartition(topic, partition, first))
+        consumer.assign(assigned)
+        idle_since = time.monotonic()
+        while open_ends:
+            messages = consumer.consume(2000, 0.5)
+            for message in checked(messages):
+                where = (message.topic() or "", message.partition() or 0)
+                end = open_ends.get(where)
+                offset = message.offset() or 0
+                if end is None or offset >= end:
+                    continue
+                yield message
+                if offset + 1 >= end:
+                    del open_ends[where]
+            if messages:
+                idle_since = time.monotonic()
+            else:  # a compacted or transactional tail has offsets without records
+                for where in [w for w in open_ends if _is_past(consumer, w, open_ends[w])]:
+                    del open_ends[where]
+                if time.monotonic() - idle_since > REQUEST_TIMEOUT_S:
+                    raise BrokerError(f"{sorted(open_ends)} cannot be read to the end")
+    finally:
+        consumer.close()
+
+
+def _is_past(consumer: Consumer, where: tuple[str, int], end: int) -> bool:
+    (position,) = consumer.position([TopicPartition(*where)])
+    return position.offset >= end
+
+
+def reader(kafka: KafkaSettings, **config: object) -> Consumer:
+    """A consumer that is assigned its partitions, joins no group and commits nothing."""
+    return Consumer(
+        {
+            **_base(kafka),
+            "group.id": "headrace-reader",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 100,
+            **config,
+        }
+    )
+
+
+def watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
+    """The oldest offset of a partition, and the one after its newest. Raises BrokerError."""
+    try:
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=REQUEST_TIMEOUT_S)
+    except KafkaException as error:
+        raise BrokerError(f"{topic} [{partition}]: {error.args[0].str()}") from error
+    return low, high
+
+
+def checked(messages: Iterable[Message]) -> Iterator[Message]:
+    """The messages, without the errors among them that pass by themselves. Raises BrokerError for the others."""
+    for message in messages:
+        error = message.error()
+        if error is None:
+            yield message
+        elif error.fatal() or error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED):
+            raise BrokerError(f"{message.topic()}: {error.str()}")
+        elif error.code() != KafkaError._PARTITION_EOF:
+            log.warning("kafka.error", extra={"topic": message.topic(), "error": error.str()})

@@ -1,0 +1,90 @@
+"""One partition of the pool-keyed topics, as its owner holds it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from confluent_kafka import Message
+
+from policy.state import State, StateSettings
+from schemas import topics as catalogue
+from schemas.checks import check_time
+from schemas.dag import check_task, check_workflow
+from schemas.errors import InvalidRecord
+from schemas.records import Placement, TaskEvent, TaskReady, WorkflowSubmitted
+from schemas.topics import Topic, partition_of
+
+
+class Partition:
+    """The states of the pools that hash to one partition, and how far they are folded.
+
+    `offsets` holds for each topic the first offset that the state has not seen. Whoever reads or changes the states
+    holds `lock`.
+    """
+
+    def __init__(self, number: int, partitions: int, settings: StateSettings) -> None:
+        self.number = number
+        self.pools: dict[str, State] = {}
+        self.offsets: dict[str, int] = {}
+        self.epoch = -1
+        self.lock = asyncio.Lock()
+        self.restored = asyncio.Event()
+        self.is_revoked = False
+        self.placements_offset = 0
+        """The offset after our newest placement that Kafka confirmed."""
+        self.arrivals: dict[tuple[str, str, int], int] = {}
+        """When (broker's clock, ms) the attempts arrived that are not decided yet."""
+        self.sampled_at: dict[str, float] = {}
+        """When (wall clock, seconds) the pools' last samples were folded."""
+        self._partitions = partitions
+        self.settings = settings
+
+    @property
+    def as_of(self) -> tuple[int, ...]:
+        """How far the inputs are folded, in the order of `topics.STATE_INPUTS`."""
+        return tuple(self.offsets.get(topic.name, 0) for topic in catalogue.STATE_INPUTS)
+
+    def has_seen(self, topic: Topic, offset: int) -> bool:
+        """Whether the record at this offset is folded already."""
+        return offset < self.offsets.get(topic.name, 0)
+
+    def fold(self, record: object) -> list[TaskReady]:
+        """Check a record and fold it in; returns what it makes due. Raises InvalidInput; the state is as before."""
+        self._check(record)
+        pool: str = record.pool  # type: ignore[attr-defined]
+        state = self.pools.get(pool)
+        if state is None:
+            state = self.pools[pool] = State(pool, self.settings)
+        return state.apply(record)
+
+    def due(self) -> Iterator[TaskReady]:
+        """What the last owner may have left unannounced."""
+        for state in self.pools.values():
+            yield from state.due()
+
+    def placement_delivered(self, message: Message) -> None:
+        """Kafka has confirmed a placement of ours. Called from the publisher's thread."""
+        self.placements_offset = max(self.placements_offset, (message.offset() or 0) + 1)
+
+    def _check(self, record: object) -> None:
+        pool: str = record.pool  # type: ignore[attr-defined]
+        where = type(record).__name__
+        if not pool or partition_of(pool, self._partitions) != self.number:
+            raise InvalidRecord(
+                where, f"pool '{pool}' does not belong to this partition", "key every record by its pool", "key"
+            )
+        if isinstance(record, WorkflowSubmitted | TaskReady | TaskEvent | Placement):
+            check_time(record.event_time_ms, where)
+        if isinstance(record, WorkflowSubmitted):
+            check_workflow(record, f"workflow {record.workflow_id}")
+        elif isinstance(record, TaskReady):
+            if record.attempt < 0 or not record.workflow_id or not record.task_id:
+                raise InvalidRecord(where, "lacks its ids, or its attempt is negative", "fill them in", "shape")
+            if record.task is not None:
+                check_task(record.task, f"task-ready of {record.workflow_id}")
+
+
+def needs_decision(state: State) -> bool:
+    """Whether some attempt may find room now that found none before."""
+    return len(state.queue) > 0 and (state.queue.waiting < len(state.queue) or bool(state.ledger.freed))

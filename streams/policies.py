@@ -1,0 +1,96 @@
+"""The policy that a worker runs, and what decides when it cannot."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from policy.heuristics import heuristic
+from policy.observation import Observation, Policy
+from schemas.errors import HeadraceError, InvalidConfiguration
+from streams import metrics
+
+log = logging.getLogger("headrace.policy")
+
+SLOW_IN_A_ROW = 5
+REST_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicySettings:
+    """Who decides, and how."""
+
+    name: str = "actor"
+    """`actor`, or the name of a heuristic."""
+    fallback: str = "srcp"
+    """The heuristic that decides while the actor cannot."""
+    temperature: float = 0.3
+    """Softmax temperature of the actor's scores; 0 takes the best node."""
+    weights: Path | None = None
+    """A folder with exported weights; none: those that headrace ships."""
+    device: str = "auto"
+    """`auto`, `cuda` or `cpu`."""
+    deadline_ms: float = 250.0
+    """After five batches in a row that took longer than this, the fallback decides for a minute."""
+    node_filter_rules: list[str] = field(default_factory=list)
+    """Jinja2 expressions over `node` and `task`; a node takes a task only where all of them hold."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature <= 100:
+            raise InvalidConfiguration("policy.temperature", f"{self.temperature} is out of range", "give 0 to 100")
+        if not self.deadline_ms > 0:
+            raise InvalidConfiguration("policy.deadline_ms", f"{self.deadline_ms} is not positive", "give a time")
+        if self.device not in ("auto", "cuda", "cpu"):
+            raise InvalidConfiguration("policy.device", f"'{self.device}'", "give auto, cuda or cpu")
+
+
+def build(settings: PolicySettings) -> Policy:
+    """The policy of this name. Raises InvalidConfiguration or UnusableWeights."""
+    if settings.name != "actor":
+        policy = heuristic(settings.name)
+        metrics.ACTOR.info({"policy": policy.name, "version": policy.version, "provider": "none"})
+        return policy
+    from policy.actor import load_actor  # onnxruntime is only loaded where it decides
+
+    actor = load_actor(settings.weights, device=settings.device, temperature=settings.temperature)
+    policy = actor.policy()
+    metrics.ACTOR.info({"policy": policy.name, "version": policy.version, "provider": actor.provider})
+    level = logging.WARNING if settings.device == "auto" and actor.provider.startswith("CPU") else logging.INFO
+    log.log(level, "actor.loaded", extra={"version": policy.version, "provider": actor.provider})
+    return policy
+
+
+class Guard:
+    """Asks the policy; where it fails, or is slow for long, the fallback."""
+
+    def __init__(self, fallback: Policy, deadline_ms: float) -> None:
+        self._fallback = fallback
+        self._deadline_s = deadline_ms / 1000
+        self._slow = 0
+        self._rests_until = 0.0
+
+    def __call__(self, policy: Policy, seen: Observation) -> tuple[np.ndarray, Policy]:
+        """The scores, and whose they are."""
+        if policy.name == self._fallback.name:
+            return policy.score(seen), policy
+        started = time.monotonic()
+        if started < self._rests_until:
+            return self._fall_back(seen, "slow")
+        try:
+            logits_bn = policy.score(seen)
+        except (HeadraceError, ValueError, RuntimeError) as error:
+            log.error("actor.failed", extra={"error": str(error)})
+            return self._fall_back(seen, "error")
+        self._slow = self._slow + 1 if time.monotonic() - started > self._deadline_s else 0
+        if self._slow >= SLOW_IN_A_ROW:
+            log.error("actor.slow", extra={"deadline_s": self._deadline_s, "rests_s": REST_S})
+            self._slow, self._rests_until = 0, time.monotonic() + REST_S
+        return logits_bn, policy
+
+    def _fall_back(self, seen: Observation, reason: str) -> tuple[np.ndarray, Policy]:
+        metrics.FALLBACKS.labels(reason).inc()
+        return self._fallback.score(seen), self._fallback

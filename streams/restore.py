@@ -1,0 +1,110 @@
+"""Taking a partition over: claim it, load its snapshot, fold what came since."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+
+from confluent_kafka import Message, TopicPartition
+
+from policy.fencing import Fence
+from schemas import topics as catalogue
+from schemas.codec import Codec
+from schemas.errors import BrokerError, InvalidInput
+from schemas.records import Outcome, Placement
+from schemas.topics import PLACEMENTS, Topic, TopicSettings
+from streams import snapshots
+from streams.kafka import KafkaSettings, Publisher, read_range, reader
+from streams.partition import Partition
+
+log = logging.getLogger("headrace.restore")
+
+METRICS_BACK_MS = 15 * 60 * 1000
+"""Node samples that arrived longer ago than this are not read again: windows hold five minutes."""
+FOLD_ORDER = (
+    catalogue.WORKFLOW_SUBMITTED,
+    catalogue.NODE_METRICS,
+    catalogue.TASK_READY,
+    catalogue.PLACEMENTS,
+    catalogue.TASK_EVENTS,
+)
+"""Of records that the broker received in one millisecond: causes before effects."""
+
+
+def restore(
+    partition: Partition, kafka: KafkaSettings, topics: TopicSettings, codec: Codec, publisher: Publisher, owner: str
+) -> None:
+    """Make the partition ours, and its state that of all records so far. Blocks. Raises BrokerError, StateLost."""
+    started = time.monotonic()
+    partition.epoch = _claim(partition.number, publisher, owner)
+    saved = snapshots.read(kafka, topics, codec, partition.number, partition.settings)
+    if saved is not None:
+        partition.pools.update(saved.pools)
+        partition.offsets.update(saved.offsets)
+    fence = Fence(saved.epoch if saved else -1)
+    folded = 0
+    for topic, message in _in_order(_missed(partition, kafka, topics), topics):
+        _fold(partition, topic, message, codec, fence)
+        folded += 1
+    partition.placements_offset = max(partition.offsets.get(PLACEMENTS.name, 0), partition.epoch + 1)
+    for state in partition.pools.values():
+        state.queue.unblock()
+    log.info(
+        "partition.restored",
+        extra={
+            "partition": partition.number,
+            "epoch": partition.epoch,
+            "has_snapshot": saved is not None,
+            "records": folded,
+            "seconds": round(time.monotonic() - started, 3),
+        },
+    )
+
+
+def _claim(number: int, publisher: Publisher, owner: str) -> int:
+    """Write the owner record; whatever an earlier owner writes behind it is void."""
+    offsets: list[int] = []
+    record = Placement("", "", "", 0, int(time.time() * 1000), Outcome.OWNER, reason=owner)
+    publisher.send(PLACEMENTS, owner, record, number, on_delivery=lambda m: offsets.append(m.offset() or 0))
+    publisher.flush()
+    if not offsets:
+        raise BrokerError(f"the claim of partition {number} was not confirmed")
+    return offsets[0]
+
+
+def _missed(partition: Partition, kafka: KafkaSettings, topics: TopicSettings) -> Iterable[Message]:
+    """Every record that the state has not seen, up to now; each topic in order."""
+    starts = {(topics.full_name(t), partition.number): partition.offsets.get(t.name, 0) for t in FOLD_ORDER}
+    samples = (topics.full_name(catalogue.NODE_METRICS), partition.number)
+    starts[samples] = max(starts[samples], _offset_at(kafka, samples, int(time.time() * 1000) - METRICS_BACK_MS))
+    return read_range(kafka, starts)
+
+
+def _offset_at(kafka: KafkaSettings, where: tuple[str, int], at_ms: int) -> int:
+    consumer = reader(kafka)
+    try:
+        (found,) = consumer.offsets_for_times([TopicPartition(*where, at_ms)], timeout=30.0)
+    finally:
+        consumer.close()
+    return max(0, found.offset)
+
+
+def _in_order(messages: Iterable[Message], topics: TopicSettings) -> list[tuple[Topic, Message]]:
+    """The records of all topics as the broker received them."""
+    by_name = {topics.full_name(t): (rank, t) for rank, t in enumerate(FOLD_ORDER)}
+    ranked = [(m.timestamp()[1], *by_name[m.topic() or ""], m) for m in messages]
+    ranked.sort(key=lambda item: item[:2])  # stable: each topic stays in order
+    return [(topic, message) for _, _, topic, message in ranked]
+
+
+def _fold(partition: Partition, topic: Topic, message: Message, codec: Codec, fence: Fence) -> None:
+    offset = message.offset() or 0
+    partition.offsets[topic.name] = offset + 1
+    try:
+        record = codec.decode(message.value() or b"", topic.record)
+        if isinstance(record, Placement) and not fence.admits(record, offset):
+            return
+        partition.fold(record)
+    except InvalidInput:
+        pass  # the owner that read it first has sent it to the dead letters
