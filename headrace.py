@@ -1,56 +1,305 @@
-"""The command line: one subcommand a verb."""
+"""The command line: one subcommand a verb, each importing its package only when it is called."""
 
 from __future__ import annotations
 
+import signal
 import sys
+import time
+from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from schemas.errors import HeadraceError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+if TYPE_CHECKING:
+    from schemas.records import NodeSpec
+    from streams.config import Settings
+
+EXIT_UNFINISHED = 1
+EXIT_REFUSED = 2
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Event-driven, learned scheduling of workflow DAGs on Kafka.\n\n"
+    "Settings come from a YAML file (--config, HEADRACE_CONFIG) and from HEADRACE_* variables.",
+    epilog="Start with: headrace demo",
+)
 topics_app = typer.Typer(no_args_is_help=True, help="The topics on the broker.")
 app.add_typer(topics_app, name="topics")
+train_app = typer.Typer(no_args_is_help=True, help="Learning (needs headrace[train]).")
+app.add_typer(train_app, name="train")
+
+Files = Annotated[list[Path], typer.Argument(help="Workflow files: headrace's YAML or JSON, or WfFormat 1.2 to 1.5.")]
+Config = Annotated[Path | None, typer.Option("--config", help="A YAML file of settings.")]
+Nodes = Annotated[Path | None, typer.Option(help="Nodes of the simulated cluster: YAML, JSON, or a trace's CSV.")]
+TimeScale = Annotated[float | None, typer.Option(help="How much faster than real time the cluster runs.")]
+PolicyName = Annotated[str | None, typer.Option("--policy", help="`actor`, or a heuristic such as heft or srcp.")]
+Parent = Annotated[int | None, typer.Option(hidden=True)]
 
 
-def _settings():
+def _settings(config: Path | None, **changes: Any) -> Settings:
+    """The settings, with what the command line changes: `policy__name=…`."""
+    from dataclasses import replace
+
     from streams.config import load
-    return load()
+
+    settings = load(config)
+    for name, value in changes.items():
+        if value is not None:
+            part, field = name.split("__")
+            settings = settings.model_copy(update={part: replace(getattr(settings, part), **{field: value})})
+    return settings
+
+
+def _specs(settings: Settings) -> tuple[NodeSpec, ...]:
+    """The nodes of the simulated cluster."""
+    from schemas.node_file import read_nodes
+
+    return read_nodes(settings.cluster.nodes or Path(str(files("headrace_examples").joinpath("nodes.yaml"))))
+
+
+def _follow_parent(parent: int | None) -> None:
+    if parent is not None:
+        from streams.supervisor import end_with_parent
+
+        end_with_parent(parent)
+
+
+def _wait_for_signal() -> None:
+    """Until Ctrl-C or SIGTERM."""
+    stop = signal.sigwait({signal.SIGINT, signal.SIGTERM})
+    print(f"\n{signal.Signals(stop).name}: stopping", file=sys.stderr)
+
+
+def _hold_signals() -> None:
+    """Have SIGINT and SIGTERM wait for `_wait_for_signal`, in this thread and in those it starts."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+
+
+@app.command(epilog="Example: headrace demo --out results examples/etl_pipeline.yaml")
+def demo(
+    workflows: Annotated[list[Path] | None, typer.Argument(help="Workflow files; none: the five examples.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the trace, the figures and a picture.")] = None,
+    nodes: Nodes = None,
+    time_scale: TimeScale = None,
+    policy: PolicyName = None,
+    config: Config = None,
+) -> None:
+    """Run everything on this machine: broker, worker, simulated cluster; place workflows and show the figures."""
+    from rich.console import Console
+
+    from schemas.logs import set_up
+    from streams import demo as main_job
+    from streams.client import read_files
+
+    set_up("ERROR")
+    settings = _settings(config, cluster__nodes=nodes, policy__name=policy, worker__port=0)
+    specs = _specs(settings)
+    examples = Path(str(files("headrace_examples")))
+    paths = workflows or sorted(p for p in examples.glob("*.yaml") if p.name != "nodes.yaml")
+    submitted = read_files(paths, settings.pool, f"-{int(time.time())}")
+    scale = time_scale or main_job.time_scale_for(submitted, specs)
+    settings = _with_environment(settings, nodes, scale, policy, config)
+    if not main_job.run(settings, submitted, specs, out, Console(width=None if sys.stdout.isatty() else 120)):
+        raise typer.Exit(EXIT_UNFINISHED)
+
+
+def _with_environment(
+    settings: Settings, nodes: Path | None, scale: float, policy: str | None, config: Path | None
+) -> Settings:
+    """The settings with this time scale; what differs from the file is set for the child processes too."""
+    import os
+    from dataclasses import replace
+
+    os.environ["HEADRACE_CLUSTER__TIME_SCALE"] = str(scale)
+    if nodes is not None:
+        os.environ["HEADRACE_CLUSTER__NODES"] = str(nodes)
+    if policy is not None:
+        os.environ["HEADRACE_POLICY__NAME"] = policy
+    if config is not None:
+        os.environ["HEADRACE_CONFIG"] = str(config)
+    return settings.model_copy(update={"cluster": replace(settings.cluster, time_scale=scale)})
+
+
+@app.command(epilog="Example: headrace up --time-scale 10, then in another terminal: headrace submit FILE")
+def up(nodes: Nodes = None, time_scale: TimeScale = None, policy: PolicyName = None, config: Config = None) -> None:
+    """Start broker, topics, worker and simulated cluster on this machine, and keep them up until Ctrl-C."""
+    from schemas.logs import set_up
+    from streams.installation import Installation
+
+    set_up("ERROR")
+    settings = _settings(config, cluster__nodes=nodes, policy__name=policy)
+    settings = _with_environment(settings, nodes, time_scale or settings.cluster.time_scale, policy, config)
+    _specs(settings)
+    with Installation(settings, None, lambda step: print(f"… {step}", file=sys.stderr)) as installation:
+        _hold_signals()
+        print(f"export HEADRACE_KAFKA__BOOTSTRAP_SERVERS={installation.kafka.bootstrap_servers}", flush=True)
+        print(f"metrics, health: http://127.0.0.1:{installation.port}/metrics", file=sys.stderr)
+        _wait_for_signal()
+
+
+@app.command()
+def broker(
+    port: Annotated[int | None, typer.Option(help="Client port; 0 takes a free one.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Keep the data here; else it is temporary.")] = None,
+    config: Config = None,
+) -> None:
+    """Start an Apache Kafka on this machine, print its address, and keep it up until Ctrl-C."""
+    from streams.broker import EmbeddedBroker
+
+    settings = _settings(config, broker__port=port, broker__data_dir=data_dir)
+    with EmbeddedBroker(settings.broker) as embedded:
+        _hold_signals()
+        print(embedded.bootstrap_servers, flush=True)
+        _wait_for_signal()
+
+
+@app.command()
+def worker(policy: PolicyName = None, parent: Parent = None, config: Config = None) -> None:
+    """Decide: read metrics, workflows and events, publish placements. SIGTERM stops it in order."""
+    from schemas.logs import set_up
+    from streams.app import run_worker
+    from streams.installation import require_broker
+
+    settings = _settings(config, policy__name=policy)
+    set_up(settings.log_level)
+    require_broker(settings)
+    _follow_parent(parent)
+    raise typer.Exit(run_worker(settings))
+
+
+@app.command()
+def cluster(nodes: Nodes = None, time_scale: TimeScale = None, parent: Parent = None, config: Config = None) -> None:
+    """Simulate the nodes of a pool: obey placements, publish metrics and task events."""
+    from schemas.logs import set_up
+    from streams.cluster import Cluster
+    from streams.installation import require_broker
+    from streams.registry import codec_for
+
+    settings = _settings(config, cluster__nodes=nodes, cluster__time_scale=time_scale)
+    set_up(settings.log_level)
+    require_broker(settings)
+    _follow_parent(parent)
+    simulated = Cluster(
+        settings.pool, _specs(settings), settings.cluster, settings.kafka, settings.topics, codec_for(settings.kafka)
+    )
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: simulated.stop())
+    simulated.run()
+
+
+@app.command(epilog="Example: headrace submit examples/etl_pipeline.yaml")
+def submit(
+    workflows: Files,
+    suffix: Annotated[str | None, typer.Option(help="Behind every id; default: the time. An id is run once.")] = None,
+    config: Config = None,
+) -> None:
+    """Submit workflows: all of the files, or, where one cannot be run, none."""
+    from streams.client import Client
+    from streams.installation import require_broker
+
+    settings = _settings(config)
+    require_broker(settings)
+    with Client(settings.kafka, settings.pool, settings.topics) as client:
+        for workflow in client.submit_files(workflows, f"-{int(time.time())}" if suffix is None else suffix):
+            print(f"{workflow.workflow_id}: {len(workflow.tasks)} tasks submitted")
+
+
+@app.command()
+def placements(
+    follow: Annotated[bool, typer.Option(help="Go on with those to come; else end after the newest.")] = False,
+    from_start: Annotated[bool, typer.Option(help="Begin with the oldest that Kafka has.")] = True,
+    every_outcome: Annotated[bool, typer.Option(help="Also why attempts wait, or are refused.")] = False,
+    config: Config = None,
+) -> None:
+    """Print placements as JSON lines."""
+    import json
+
+    from schemas.conversion import to_plain
+    from streams.client import Client
+    from streams.installation import require_broker
+
+    settings = _settings(config)
+    require_broker(settings)
+    with Client(settings.kafka, settings.pool, settings.topics) as client:
+        timeout_s = None if follow else 2.0
+        for placement in client.placements(from_start=from_start, timeout_s=timeout_s, every_outcome=every_outcome):
+            print(json.dumps(to_plain(placement)), flush=True)
+
+
+@app.command()
+def validate(workflows: Files, nodes: Nodes = None, config: Config = None) -> None:
+    """Say whether workflow files could be submitted, without submitting them."""
+    from schemas.dag import check_fits
+    from schemas.errors import InvalidInput
+    from schemas.node_file import read_nodes
+    from streams.client import read_files
+
+    specs = read_nodes(nodes) if nodes else None
+    problems = 0
+    for path in workflows:
+        try:
+            for workflow in read_files([path], "validation"):
+                if specs:
+                    check_fits(workflow, specs, str(path))
+                print(f"{path}: {workflow.workflow_id}: {len(workflow.tasks)} tasks, valid")
+        except InvalidInput as error:
+            problems += 1
+            print(f"error: {error}", file=sys.stderr)
+    if problems:
+        raise typer.Exit(EXIT_REFUSED)
 
 
 @topics_app.command("create")
-def topics_create() -> None:
-    from streams.kafka import create_topics
-    s = _settings()
-    print(create_topics(s.kafka, s.topics))
+def topics_create(config: Config = None) -> None:
+    """Create the topics that are missing."""
+    from streams.installation import require_broker
+    from streams.kafka import check_topics, create_topics
+
+    settings = _settings(config)
+    require_broker(settings)
+    created = create_topics(settings.kafka, settings.topics)
+    check_topics(settings.kafka, settings.topics)
+    print("\n".join(f"created {name}" for name in created) or "all topics are there")
 
 
-@app.command()
-def worker() -> None:
-    from schemas.logs import set_up
-    from streams.app import run_worker
-    s = _settings()
-    set_up(s.log_level)
-    raise typer.Exit(run_worker(s))
+@topics_app.command("list")
+def topics_list(config: Config = None) -> None:
+    """Print the catalogue: name, record, partitions, clean-up."""
+    from schemas.topics import CATALOGUE
+
+    settings = _settings(config)
+    for topic in CATALOGUE:
+        details = " ".join(f"{key}={value}" for key, value in topic.settings().items())
+        count = settings.topics.partition_count(topic)
+        print(f"{settings.topics.full_name(topic):32} {topic.record.__name__:18} {count:3} partitions  {details}")
 
 
-@app.command()
-def broker(port: int = 0, data_dir: Path | None = None) -> None:
-    from streams.broker import BrokerSettings, EmbeddedBroker
-    import signal
-    with EmbeddedBroker(BrokerSettings(port=port, data_dir=data_dir)) as b:
-        print(b.bootstrap_servers, flush=True)
-        try:
-            signal.pause()
-        except KeyboardInterrupt:
-            pass
+@topics_app.command("check")
+def topics_check(config: Config = None) -> None:
+    """Say whether the topics are as configured."""
+    from streams.installation import require_broker
+    from streams.kafka import check_topics
+
+    settings = _settings(config)
+    require_broker(settings)
+    check_topics(settings.kafka, settings.topics)
+    print("all topics are as configured")
 
 
 def main() -> None:
+    """Run the command line; an error of headrace's is one line on stderr."""
     try:
         app()
     except HeadraceError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(EXIT_REFUSED)
+
+
+if __name__ == "__main__":
+    main()

@@ -34,7 +34,7 @@ class Summary:
 
 def summarise(trace: Trace, specs: Sequence[NodeSpec], policy: str) -> Summary:
     """The figures of the ended attempts of a run."""
-    attempts = [a for a in trace.attempts.values() if a.finish_s is not None]
+    attempts = [a for a in trace.attempts() if a.finish_s is not None]
     ends: dict[str, float] = {}
     first_start: dict[tuple[str, str], Attempt] = {}
     for attempt in attempts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from policy.ledger import AttemptKey
@@ -14,7 +14,6 @@ from schemas.records import (
     Task,
     TaskEvent,
     TaskReady,
-    WorkflowClass,
     WorkflowSubmitted,
 )
 
@@ -25,6 +24,7 @@ ENDS = {
     EventKind.NODE_LOST: "failed",
 }
 GIB = 2**30
+TaskKey = tuple[str, str]
 
 
 @dataclass(slots=True)
@@ -46,23 +46,24 @@ class Attempt:
 
 
 class Trace:
-    """A run's attempts. `apply` takes the records in the order in which they happened; others are ignored."""
+    """A run's attempts, whatever the order in which its records come. Records of other kinds are ignored."""
 
     def __init__(self) -> None:
-        self.attempts: dict[AttemptKey, Attempt] = {}
-        self.submitted_s: dict[str, float] = {}
-        self.classes: dict[str, WorkflowClass] = {}
-        self.refused: dict[tuple[str, str], str] = {}
-        self.finished: set[tuple[str, str]] = set()
-        self.tasks: dict[tuple[str, str], Task] = {}
+        self.tasks: dict[TaskKey, Task] = {}
+        self.finished: set[TaskKey] = set()
+        self.refused: dict[TaskKey, str] = {}
+        """Why no node will ever take the task."""
         self.placements: dict[AttemptKey, Placement] = {}
-        self.decided: int = 0
+        self.submitted_s: dict[str, float] = {}
+        """When each workflow's first tasks became ready."""
+        self.started: dict[AttemptKey, TaskEvent] = {}
+        self.ended: dict[AttemptKey, TaskEvent] = {}
         self._ready_s: dict[AttemptKey, float] = {}
+        self._losses: list[TaskEvent] = []
 
     def apply(self, record: object) -> None:
-        """Fold one record in."""
+        """Take one record in."""
         if isinstance(record, WorkflowSubmitted):
-            self.classes.setdefault(record.workflow_id, record.workflow_class)
             for task in record.tasks:
                 self.tasks.setdefault((record.workflow_id, task.task_id), task)
         elif isinstance(record, TaskReady):
@@ -90,41 +91,56 @@ class Trace:
         key = (record.workflow_id, record.task_id, record.attempt)
         if record.outcome == Outcome.REFUSED:
             self.refused.setdefault(key[:2], record.reason or "")
-        elif record.outcome == Outcome.PLACED and key not in self.placements:
-            self.placements[key] = record
-            self.decided += 1
+        elif record.outcome == Outcome.PLACED:
+            self.placements.setdefault(key, record)
 
     def _event(self, record: TaskEvent) -> None:
-        at_s = record.event_time_ms / 1000
-        if record.kind == EventKind.NODE_LOST:
-            for attempt in self.attempts.values():
-                if attempt.node_id == record.node_id and attempt.finish_s is None:
-                    attempt.finish_s, attempt.end = at_s, ENDS[record.kind]
-            return
         key = (record.workflow_id, record.task_id, record.attempt)
-        if record.kind == EventKind.STARTED and key[:2] in self.tasks and key not in self.attempts:
-            transfer_s = record.transfer_s or 0.0
-            placement = self.placements.get(key)
-            self.attempts[key] = Attempt(
-                *key,
-                record.node_id,
-                self.tasks[key[:2]],
-                self._ready_s.get(key, at_s),
-                at_s - transfer_s,
-                at_s,
-                transfer_s,
-                policy=placement.policy if placement else "",
-            )
+        if record.kind == EventKind.NODE_LOST:
+            self._losses.append(record)
+        elif record.kind == EventKind.STARTED:
+            self.started.setdefault(key, record)
         elif record.kind in ENDS:
+            self.ended.setdefault(key, record)
             if record.kind == EventKind.FINISHED:
                 self.finished.add(key[:2])
-            begun = self.attempts.get(key)
-            if begun is not None and begun.finish_s is None:
-                begun.finish_s, begun.end = at_s, ENDS[record.kind]
+
+    def attempts(self) -> Iterator[Attempt]:
+        """The attempts that started, in the order in which they did."""
+        losses: dict[str, list[int]] = {}
+        for loss in self._losses:
+            losses.setdefault(loss.node_id, []).append(loss.event_time_ms)
+        for key, start in sorted(self.started.items(), key=lambda item: item[1].event_time_ms):
+            task = self.tasks.get(key[:2])
+            if task is None:
+                continue
+            end, finish_ms = self._end(key, start, losses.get(start.node_id, ()))
+            start_s, transfer_s = start.event_time_ms / 1000, start.transfer_s or 0.0
+            placement = self.placements.get(key)
+            yield Attempt(
+                *key,
+                start.node_id,
+                task,
+                self._ready_s.get(key, start_s),
+                start_s - transfer_s,
+                start_s,
+                transfer_s,
+                None if finish_ms is None else finish_ms / 1000,
+                end,
+                placement.policy if placement else "",
+            )
+
+    def _end(self, key: AttemptKey, start: TaskEvent, losses_ms: Sequence[int]) -> tuple[str | None, int | None]:
+        """How and when an attempt ended: by its own event, or with its node."""
+        event = self.ended.get(key)
+        if event is not None:
+            return ENDS[event.kind], event.event_time_ms
+        later_ms = [at_ms for at_ms in losses_ms if at_ms >= start.event_time_ms]
+        return (ENDS[EventKind.NODE_LOST], min(later_ms)) if later_ms else (None, None)
 
     def rows(self) -> Iterator[dict[str, object]]:
         """The ended attempts, one JSON object each: seconds, cores, GiB, devices."""
-        for attempt in self.attempts.values():
+        for attempt in self.attempts():
             if attempt.finish_s is None:
                 continue
             task = attempt.task

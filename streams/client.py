@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -59,16 +59,19 @@ class Client:
         check_workflow(workflow, f"workflow {workflow.workflow_id}")
         self._publisher.send(WORKFLOW_SUBMITTED, self.pool, workflow)
 
-    def submit_file(self, path: Path, workflow_id: str | None = None) -> list[WorkflowSubmitted]:
-        """Submit the workflows of a file: all of them, or none. Raises InvalidWorkflow."""
-        now_ms = int(time.time() * 1000)
-        workflows = read_workflows(path, pool=self.pool, event_time_ms=now_ms, workflow_id=workflow_id)
+    def submit_files(self, paths: Sequence[Path], suffix: str = "") -> list[WorkflowSubmitted]:
+        """Submit the workflows of these files: all of them, or none where one cannot be run. Raises InvalidWorkflow.
+
+        suffix  put behind every id, which else is the file's name; a workflow of an id that was seen before is a repeat
+        """
+        workflows = read_files(paths, self.pool, suffix)
         nodes = self.nodes()
         for workflow in workflows:
             if nodes:
-                check_fits(workflow, nodes, str(path))
+                check_fits(workflow, nodes, f"workflow {workflow.workflow_id}")
         for workflow in workflows:
             self.submit(workflow)
+        self.flush()
         return workflows
 
     def ready(self, ready: TaskReady) -> None:
@@ -151,6 +154,18 @@ class Client:
         except InvalidInput:
             return None  # its reader in the worker sends it to the dead letters
         return record
+
+
+def read_files(paths: Sequence[Path], pool: str, suffix: str = "") -> list[WorkflowSubmitted]:
+    """The workflows of these files, each with an id of its own. Raises InvalidWorkflow, which names the file."""
+    now_ms = int(time.time() * 1000)
+    stems = [path.name.removesuffix(".gz").rsplit(".", 1)[0] for path in paths]
+    workflows = []
+    for at, (path, stem) in enumerate(zip(paths, stems, strict=True)):
+        repeat = stems[:at].count(stem)
+        workflow_id = stem + (f"-{repeat + 1}" if repeat else "") + suffix
+        workflows += read_workflows(path, pool=pool, event_time_ms=now_ms, workflow_id=workflow_id)
+    return workflows
 
 
 def _as_found(kafka: KafkaSettings, topics: TopicSettings) -> TopicSettings:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Message, TopicPartition
 
@@ -15,7 +16,7 @@ from policy.simulator import SimulatedCluster, SimulatorSettings
 from policy.windows import STEP_MS
 from schemas.codec import Codec
 from schemas.errors import InvalidConfiguration, InvalidInput
-from schemas.records import EventKind, NodeMetrics, NodeSpec, Placement, TaskEvent, TaskReady, WorkflowSubmitted
+from schemas.records import EventKind, NodeSpec, Placement, TaskEvent, TaskReady, WorkflowSubmitted
 from schemas.topics import (
     NODE_METRICS,
     PLACEMENTS,
@@ -56,7 +57,7 @@ class ClusterSettings:
 
 
 class ScaledClock:
-    """Event time that runs faster than the wall's. It starts where the wall's stands, or later, where the pool's does."""
+    """Event time that runs faster than the wall's, from where the wall's stands, or the pool's where that is later."""
 
     def __init__(self, scale: float, not_before_ms: int = 0) -> None:
         self._scale = scale
@@ -104,6 +105,7 @@ class Cluster:
         consumer = reader(self._kafka, **{"fetch.wait.max.ms": 10})
         try:
             ends = {name: watermarks(consumer, name, self._partition)[1] for name in self._topic_of}
+            self._learn_all()
             consumer.assign([TopicPartition(name, self._partition, end) for name, end in ends.items()])
             self._publish(TASK_EVENTS, self.simulated.lose_all())
             self._sample()
@@ -120,6 +122,12 @@ class Cluster:
             consumer.close()
             self._publisher.close()
 
+    def _learn_all(self) -> None:
+        """Every workflow that is still in the topic: the worker may place tasks of old ones again."""
+        starts = {(self._topics.full_name(t), self._partition): 0 for t in (WORKFLOW_SUBMITTED, TASK_READY)}
+        for message in read_range(self._kafka, starts):
+            self._obey(message)
+
     def _latest_ms(self) -> int:
         """The newest event time in the pool's topics: that of an earlier cluster may have run ahead of the wall's."""
         latest_ms = 0
@@ -130,10 +138,10 @@ class Cluster:
                 _, end = watermarks(consumer, name, self._partition)
                 for message in read_range(self._kafka, {(name, self._partition): max(0, end - NEWEST)}):
                     try:
-                        record: NodeMetrics | TaskEvent | Placement = self._codec.decode(message.value() or b"", topic.record)
-                        latest_ms = max(latest_ms, record.event_time_ms)
+                        record: Any = self._codec.decode(message.value() or b"", topic.record)
                     except InvalidInput:
                         continue
+                    latest_ms = max(latest_ms, record.event_time_ms)
         finally:
             consumer.close()
         return latest_ms

@@ -1,4 +1,4 @@
-"""One episode: workflows arrive at a simulated cluster, a policy places their tasks."""
+"""One episode without Kafka: workflows arrive at a simulated cluster, a policy places their tasks."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Example workflows, and nodes to run them on."""
