@@ -11,6 +11,7 @@ from schemas.records import NodeSpec
 
 WIDTH, LABEL, ROW, BAR, GAP, TOP = 1200, 130, 16, 12, 8, 56
 FONT = "font-family='sans-serif' font-size='11'"
+SMALL = "font-family='sans-serif' font-size='9'"
 LANES_SHOWN = 24
 """Bars of one node that are drawn above each other; further ones share the last lane."""
 
@@ -26,7 +27,7 @@ def draw(attempts: Sequence[Attempt], specs: Sequence[NodeSpec], title: str) -> 
         lanes = _lanes([a for a in ended if a.node_id == spec.node_id])
         gpu = f", {spec.gpu} gpu" if spec.gpu else ""
         body.append(f"<text x='4' y='{y + BAR}' {FONT}>{escape(spec.node_id)}</text>")
-        body.append(f"<text x='4' y='{y + BAR + 12}' {FONT} fill='#777' font-size='9'>{spec.cpu:g} cpu{gpu}</text>")
+        body.append(f"<text x='4' y='{y + BAR + 12}' {SMALL} fill='#777'>{spec.cpu:g} cpu{gpu}</text>")
         for lane, attempt in lanes:
             body.append(_bar(attempt, LABEL + (attempt.reserved_s - begin_s) * scale, y + lane * ROW, scale))
         height = max(2, 1 + max((lane for lane, _ in lanes), default=0)) * ROW
@@ -60,7 +61,7 @@ def _bar(attempt: Attempt, x: float, y: float, scale: float) -> str:
     label = ""
     if width > 60:
         shown = attempt.task_id[: int(width / 6.5)]
-        label = f"<text x='{x + 3:.1f}' y='{y + BAR - 2:.1f}' {FONT} font-size='9'>{escape(shown)}</text>"
+        label = f"<text x='{x + 3:.1f}' y='{y + BAR - 2:.1f}' {SMALL}>{escape(shown)}</text>"
     return (
         f"<rect x='{x:.1f}' y='{y:.1f}' width='{width:.1f}' height='{BAR}' rx='2' fill='{fill}'{faded}>"
         f"<title>{escape(name)}</title></rect>{label}"
