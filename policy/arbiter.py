@@ -10,6 +10,8 @@ import numpy as np
 NOWHERE = -1
 TIE = 1e-6
 """Scores closer than this are equal where the temperature is 0."""
+LEAST = 1e-200
+"""Probabilities that are all smaller, against that of a node that is full, have lost digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,10 @@ def arbitrate(
         full = [node for node, left_r in left.items() if (request_r > left_r).any()]
         weight_n, cumulated_n = weight_bn[row], cumulated_bn[row]
         if full and weight_n[full].any():
-            weight_n = weight_n.copy() if temperature > 0 else _retry_best(logits_bn[row], mask_bn[row], full)
+            weight_n = weight_n.copy()
             weight_n[full] = 0.0
+            if weight_n.max() < LEAST:
+                weight_n = _without(logits_bn[row], mask_bn[row], full, temperature)
             cumulated_n = np.cumsum(weight_n)
         total = cumulated_n[-1] if len(cumulated_n) else 0.0
         if not total > 0:
@@ -73,11 +77,11 @@ def _weights(logits_bn: np.ndarray, mask_bn: np.ndarray, temperature: float) -> 
     return (logits_bn >= best_b1 - TIE * np.maximum(1.0, np.abs(best_b1))).astype(np.float64)
 
 
-def _retry_best(logits_n: np.ndarray, mask_n: np.ndarray, full: list[int]) -> np.ndarray:
-    """The best of the nodes that are not full [N]."""
+def _without(logits_n: np.ndarray, mask_n: np.ndarray, full: list[int], temperature: float) -> np.ndarray:
+    """Unnormalised probabilities [N] over the nodes that are not full."""
     mask_n = mask_n.copy()
     mask_n[full] = False
-    return _weights(logits_n[None], mask_n[None], 0.0)[0]
+    return _weights(logits_n[None], mask_n[None], temperature)[0]
 
 
 def draw(workflow_id: str, task_id: str, attempt: int) -> float:

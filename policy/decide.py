@@ -16,7 +16,7 @@ from policy.observation import Observation, Policy
 from policy.queue import attempt_key
 from policy.state import State
 from policy.workflows import TaskState
-from schemas.errors import InvalidConfiguration
+from schemas.errors import InvalidConfiguration, UnusableWeights
 from schemas.records import Candidate, Decision, Outcome, Placement
 
 
@@ -126,6 +126,8 @@ def _place(
             verdict = _placed(seen, row, choice, logits_bn[row], policy, draws[row], settings, stamp)
             state.apply(verdict.placement)
             verdicts.append(verdict)
+    if not verdicts:  # the first task of a batch finds all that its mask promised
+        raise UnusableWeights(f"policy {policy.name}: no score of a feasible node is finite; use another policy")
     return verdicts
 
 

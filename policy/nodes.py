@@ -23,6 +23,7 @@ class NodeTable:
     device_memory_n  [N]     int64, bytes of one GPU
     speed_n, price_n, bandwidth_n  [N]  float64; price per hour, bytes per second
     seen_ms_n        [N]     int64, event time of the last sample; -1: never
+    lost_ms_n        [N]     int64, event time of the last loss; -1: never
     is_present_n     [N]     bool, False after the node was lost
     """
 
@@ -32,6 +33,8 @@ class NodeTable:
         self.version = 0
         """Grows with each change of a specification or of presence."""
         self._derived: dict[Callable[[NodeTable], Any], tuple[int, Any]] = {}
+        self.encoded: list[tuple[NodeSpec, bytes]] = []
+        """Specifications with their encoded records: `policy.state_columns` encodes each once, and keeps them here."""
         self._room = 0
         self._grow(FIRST_ROOM)
 
@@ -63,6 +66,10 @@ class NodeTable:
         return self._seen_ms_n[: len(self.specs)]
 
     @property
+    def lost_ms_n(self) -> np.ndarray:
+        return self._lost_ms_n[: len(self.specs)]
+
+    @property
     def is_present_n(self) -> np.ndarray:
         return self._is_present_n[: len(self.specs)]
 
@@ -90,20 +97,28 @@ class NodeTable:
             self._derived[make] = (self.version, value)
         return cast(Derived, value)
 
-    def lose(self, at: int, at_ms: int) -> None:
-        """The node of this column was lost at this event time; a later sample brings it back."""
+    def lose(self, at: int, at_ms: int) -> bool:
+        """The node of this column was lost at this event time; a later sample brings it back.
+
+        Returns whether that is news: a repeat has no effect.
+        """
+        if at_ms <= self._lost_ms_n[at]:
+            return False
+        self._lost_ms_n[at] = at_ms
         self._is_present_n[at] = False
         self._seen_ms_n[at] = max(self._seen_ms_n[at], at_ms)
         self.version += 1
+        return True
 
-    def see(self, columns: np.ndarray, at_ms: int) -> None:
-        """Samples of these columns, taken at this event time, have arrived."""
+    def see(self, columns: np.ndarray, at_ms: int) -> list[int]:
+        """Samples of these columns, taken at this event time, have arrived; returns the columns that are back."""
         seen_ms = self._seen_ms_n[columns]
         self._seen_ms_n[columns] = np.maximum(seen_ms, at_ms)
         back = columns[(~self._is_present_n[columns]) & (seen_ms < at_ms)]
         if len(back):
             self._is_present_n[back] = True
             self.version += 1
+        return back.tolist()
 
     def _new_column(self, spec: NodeSpec, reusable: int | None) -> int:
         if reusable is not None:
@@ -115,7 +130,7 @@ class NodeTable:
                 self._grow(2 * self._room)
             self.specs.append(spec)
         self.index[spec.node_id] = at
-        self._seen_ms_n[at] = NEVER_MS
+        self._seen_ms_n[at] = self._lost_ms_n[at] = NEVER_MS
         self._is_present_n[at] = True
         return at
 
@@ -128,6 +143,7 @@ class NodeTable:
             self._price_n = np.zeros(room)
             self._bandwidth_n = np.ones(room)
             self._seen_ms_n = np.full(room, NEVER_MS, np.int64)
+            self._lost_ms_n = np.full(room, NEVER_MS, np.int64)
             self._is_present_n = np.zeros(room, bool)
         else:
             self._capacity_rn = np.pad(self._capacity_rn, ((0, 0), (0, grown)))
@@ -136,5 +152,6 @@ class NodeTable:
             self._price_n = np.pad(self._price_n, (0, grown))
             self._bandwidth_n = np.pad(self._bandwidth_n, (0, grown), constant_values=1.0)
             self._seen_ms_n = np.pad(self._seen_ms_n, (0, grown), constant_values=NEVER_MS)
+            self._lost_ms_n = np.pad(self._lost_ms_n, (0, grown), constant_values=NEVER_MS)
             self._is_present_n = np.pad(self._is_present_n, (0, grown))
         self._room = room

@@ -107,8 +107,9 @@ class State:
         """Migrations of attempts that ran longer than `rollback_factor` times what was expected of them."""
         factor, most = self.settings.rollback_factor, self.settings.max_rollbacks
         found = []
-        for task in self.running.values():
-            if task.started_ms is None or task.expected_s is None or task.rollbacks >= most:
+        for key, task in self.running.items():
+            is_superseded = key != attempt_key(task, task.attempt)
+            if is_superseded or task.started_ms is None or task.expected_s is None or task.rollbacks >= most:
                 continue
             is_late = self.now_ms - task.started_ms > 1000 * factor * task.expected_s
             if is_late and task.ready_attempt == task.attempt and not task.is_over:
@@ -151,7 +152,7 @@ class State:
             columns, rows = np.array(known).T
             if len(rows) < len(values_nm):
                 values_nm = values_nm[rows]
-            self.nodes.see(columns, record.event_time_ms)
+            self.ledger.freed.update(self.nodes.see(columns, record.event_time_ms))
             before = self.windows.step
             self.windows.write(columns, values_nm, record.event_time_ms)
             if self.windows.step != before:
@@ -287,10 +288,14 @@ class State:
 
     def _retry(self, task: TaskState, attempt: int, at_ms: int) -> list[TaskReady]:
         """The next attempt after this one, unless there is one already."""
-        if task.ready_attempt > attempt or task.attempt > attempt:
+        if task.attempt > attempt:
+            return []
+        task.node, task.started_ms, task.expected_s = NONE, None, None
+        if task.ready_attempt > attempt:
+            if task.status in (Status.PLACED, Status.RUNNING):
+                task.status = Status.READY  # its migration waits alone now
             return []
         self._withdraw(task)  # an event may overtake its placement: the attempt still waits
-        task.node, task.started_ms, task.expected_s = NONE, None, None
         if attempt + 1 >= self.settings.max_attempts:
             self._close(task, Status.REFUSED)
             self.counts["given_up"] += 1
@@ -302,7 +307,9 @@ class State:
         if node is None:
             self.counts["event_of_unknown_node"] += 1
             return []
-        self.nodes.lose(node, record.event_time_ms)
+        if not self.nodes.lose(node, record.event_time_ms):
+            self.counts["repeated_loss"] += 1
+            return []
         due: list[TaskReady] = []
         for key in sorted(self.ledger.on_node(node)):
             self.ledger.release(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from schemas.records import (
 POOL = "pool"
 START_MS = 1_767_225_600_000  # 2026-01-01, on the edge of a window step
 GIB = 2**30
+MOST_BATCHES = 1000
 
 
 def a_node(node_id: str = "n0", cpu: float = 8.0, memory_bytes: int = 32 * GIB, **fields: Any) -> NodeSpec:
@@ -153,4 +155,6 @@ def ms(at_s: float) -> int:
 def decided(state: State, policy: Policy, constraints: Constraints | None = None) -> list[Placement]:
     """What one round of decisions says, all batches."""
     batches = decide(state, policy, constraints or Constraints(), DecideSettings(), Stamp())
-    return [verdict.placement for batch in batches for verdict in batch]
+    verdicts = [verdict for batch in islice(batches, MOST_BATCHES) for verdict in batch]
+    assert next(batches, None) is None, "a round of decisions without end"
+    return [verdict.placement for verdict in verdicts]
