@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import operator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,9 +21,47 @@ class Choice:
     """What was chosen for one task of a batch. `node` is NOWHERE when the batch's earlier tasks took all its room."""
 
     node: int
-    log_prob: float
-    probability_n: np.ndarray
-    """[N] float64, over the nodes that could take it at its turn."""
+    weight_n: np.ndarray
+    """[N] float64, 0 for a node that could not take it at its turn; divided by `total`: probabilities."""
+    total: float
+
+    @property
+    def log_prob(self) -> float:
+        """Of the chosen node."""
+        return math.log(self.weight_n[self.node] / self.total)
+
+    @property
+    def probability_n(self) -> np.ndarray:
+        """[N] float64, over the nodes that could take the task at its turn."""
+        return self.weight_n / self.total if self.total > 0 else self.weight_n
+
+
+class _Taken:
+    """What is left on the nodes that the batch has chosen so far."""
+
+    def __init__(self, free_rn: np.ndarray, batch: int) -> None:
+        self._free_rn = free_rn
+        self._nodes_k = np.empty(batch, np.int64)
+        self._left_kr = np.empty((batch, len(free_rn)), np.int64)
+        self._index: dict[int, int] = {}
+        self._least: list[int] | None = None
+
+    def take(self, node: int, request_r: np.ndarray) -> None:
+        at = self._index.get(node)
+        if at is None:
+            at = self._index[node] = len(self._index)
+            self._nodes_k[at] = node
+            self._left_kr[at] = self._free_rn[:, node]
+        self._left_kr[at] -= request_r
+        left = self._left_kr[at].tolist()
+        self._least = left if self._least is None else list(map(min, self._least, left))
+
+    def full_for(self, request_r: np.ndarray) -> np.ndarray | None:
+        """The chosen nodes that have no room for the request; None where all have."""
+        if self._least is None or all(map(operator.le, request_r.tolist(), self._least)):
+            return None
+        count = len(self._index)
+        return self._nodes_k[:count][(request_r > self._left_kr[:count]).any(axis=1)]
 
 
 def arbitrate(
@@ -44,32 +84,32 @@ def arbitrate(
     """
     weight_bn = _weights(logits_bn, mask_bn, temperature)
     cumulated_bn = np.cumsum(weight_bn, axis=1)
-    left: dict[int, np.ndarray] = {}
+    taken = _Taken(free_rn, len(request_br))
     choices = []
     for row, request_r in enumerate(request_br):
-        full = [node for node, left_r in left.items() if (request_r > left_r).any()]
         weight_n, cumulated_n = weight_bn[row], cumulated_bn[row]
-        if full and weight_n[full].any():
+        full = taken.full_for(request_r)
+        if full is not None and weight_n[full].any():
             weight_n = weight_n.copy()
             weight_n[full] = 0.0
             if weight_n.max() < LEAST:
                 weight_n = _without(logits_bn[row], mask_bn[row], full, temperature)
             cumulated_n = np.cumsum(weight_n)
-        total = cumulated_n[-1] if len(cumulated_n) else 0.0
+        total = float(cumulated_n[-1]) if len(cumulated_n) else 0.0
         if not total > 0:
-            choices.append(Choice(NOWHERE, 0.0, weight_n))
+            choices.append(Choice(NOWHERE, weight_n, 0.0))
             continue
-        node = int(np.searchsorted(cumulated_n, draw_b[row] * total, side="right"))
+        node = int(cumulated_n.searchsorted(draw_b[row] * total, side="right"))
         if node >= len(weight_n) or weight_n[node] <= 0:  # the draw fell on the rounding of the last sum
             node = int(np.flatnonzero(weight_n)[-1])
-        choices.append(Choice(node, float(np.log(weight_n[node] / total)), weight_n / total))
-        left[node] = left.get(node, free_rn[:, node]) - request_r
+        choices.append(Choice(node, weight_n, total))
+        taken.take(node, request_r)
     return choices
 
 
 def _weights(logits_bn: np.ndarray, mask_bn: np.ndarray, temperature: float) -> np.ndarray:
     """Unnormalised probabilities [B, N], float64, exactly 0 where the mask is False."""
-    logits_bn = np.where(mask_bn, logits_bn, -np.inf).astype(np.float64)
+    logits_bn = np.where(mask_bn, logits_bn, np.float64(-np.inf))
     best_b1 = logits_bn.max(axis=1, keepdims=True, initial=-np.inf)
     best_b1 = np.where(np.isfinite(best_b1), best_b1, 0.0)
     if temperature > 0:
@@ -77,7 +117,7 @@ def _weights(logits_bn: np.ndarray, mask_bn: np.ndarray, temperature: float) -> 
     return (logits_bn >= best_b1 - TIE * np.maximum(1.0, np.abs(best_b1))).astype(np.float64)
 
 
-def _without(logits_n: np.ndarray, mask_n: np.ndarray, full: list[int], temperature: float) -> np.ndarray:
+def _without(logits_n: np.ndarray, mask_n: np.ndarray, full: np.ndarray, temperature: float) -> np.ndarray:
     """Unnormalised probabilities [N] over the nodes that are not full."""
     mask_n = mask_n.copy()
     mask_n[full] = False

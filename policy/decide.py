@@ -5,6 +5,7 @@ Live agents, the simulator and the log all decide here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ from policy.queue import attempt_key
 from policy.state import State
 from policy.workflows import TaskState
 from schemas.errors import InvalidConfiguration, UnusableWeights
-from schemas.records import Candidate, Decision, Outcome, Placement
+from schemas.records import Decision, Outcome, Placement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,10 +121,14 @@ def _place(
     state = seen.state
     draws = [draw(t.workflow.workflow_id, t.task.task_id, a) for t, a in zip(seen.tasks, seen.attempts, strict=True)]
     choices = arbitrate(logits_bn, seen.mask_bn, seen.request_br, seen.free_rn, policy.temperature, np.array(draws))
+    best_bk = _best(np.where(seen.mask_bn, logits_bn, -np.inf), settings.candidates)
+    feasible_b = seen.mask_bn.sum(axis=1).tolist()
     verdicts = []
     for row, choice in enumerate(choices):
         if choice.node != NOWHERE:
-            verdict = _placed(seen, row, choice, logits_bn[row], policy, draws[row], settings, stamp)
+            placement = _placement(seen, row, choice, policy, stamp)
+            evidence = _candidates(seen, choice, logits_bn[row], best_bk[row])
+            verdict = Verdict(placement, _evidence(placement, policy, draws[row], feasible_b[row], evidence, {}))
             state.apply(verdict.placement)
             verdicts.append(verdict)
     if not verdicts:  # the first task of a batch finds all that its mask promised
@@ -131,26 +136,16 @@ def _place(
     return verdicts
 
 
-def _placed(
-    seen: Observation,
-    row: int,
-    choice: Choice,
-    logits_n: np.ndarray,
-    policy: Policy,
-    drawn: float,
-    settings: DecideSettings,
-    stamp: Stamp,
-) -> Verdict:
-    state, task, attempt = seen.state, seen.tasks[row], seen.attempts[row]
-    specs = state.nodes.specs
-    placement = Placement(
+def _placement(seen: Observation, row: int, choice: Choice, policy: Policy, stamp: Stamp) -> Placement:
+    state, task = seen.state, seen.tasks[row]
+    return Placement(
         state.pool,
         task.workflow.workflow_id,
         task.task.task_id,
-        attempt,
+        seen.attempts[row],
         state.now_ms,
         Outcome.PLACED,
-        node_id=specs[choice.node].node_id,
+        node_id=state.nodes.specs[choice.node].node_id,
         expected_s=float(seen.finish_bn[row, choice.node]),
         log_prob=choice.log_prob,
         policy=policy.name,
@@ -158,22 +153,27 @@ def _placed(
         epoch=stamp.epoch,
         as_of=stamp.as_of,
     )
-    best = _best(np.where(seen.mask_bn[row], logits_n, -np.inf), choice.node, settings.candidates)
-    candidates = tuple(Candidate(specs[n].node_id, float(logits_n[n]), float(choice.probability_n[n])) for n in best)
-    feasible = int(seen.mask_bn[row].sum())
-    return Verdict(placement, _evidence(placement, policy, drawn, feasible, candidates, {}))
 
 
-def _best(logits_n: np.ndarray, chosen: int, count: int) -> list[int]:
-    """The chosen node and the best others, best first."""
-    top = np.argsort(logits_n)[-count:].tolist() if len(logits_n) < 200 else _top(logits_n, count)
-    if chosen not in top:
-        top[int(np.argmin(logits_n[top]))] = chosen
-    return sorted((n for n in top if np.isfinite(logits_n[n])), key=lambda n: -logits_n[n])
+def _best(logits_bn: np.ndarray, count: int) -> list[list[int]]:
+    """The nodes of the best scores of each row, in any order."""
+    if logits_bn.shape[1] <= count:
+        return [list(range(logits_bn.shape[1]))] * len(logits_bn)
+    return np.argpartition(logits_bn, -count, axis=1)[:, -count:].tolist()
 
 
-def _top(logits_n: np.ndarray, count: int) -> list[int]:
-    return np.argpartition(logits_n, -count)[-count:].tolist()
+def _candidates(
+    seen: Observation, choice: Choice, logits_n: np.ndarray, best: Sequence[int]
+) -> tuple[Sequence[str], Sequence[float], Sequence[float]]:
+    """Names, scores and probabilities of the chosen node and of the best others, best first."""
+    scored = dict(zip(best, logits_n[best].tolist(), strict=True))
+    if choice.node not in scored:
+        del scored[min(scored, key=scored.__getitem__)]
+        scored[choice.node] = float(logits_n[choice.node])
+    ranked = sorted((n for n, score in scored.items() if math.isfinite(score)), key=lambda n: -scored[n])
+    specs = seen.state.nodes.specs
+    probabilities = (choice.weight_n[ranked] / choice.total).tolist()
+    return [specs[n].node_id for n in ranked], [scored[n] for n in ranked], probabilities
 
 
 def _turned_away(
@@ -207,7 +207,7 @@ def _turned_away(
         as_of=stamp.as_of,
     )
     state.apply(placement)
-    return Verdict(placement, _evidence(placement, policy, 0.0, 0, (), dict(rejections)))
+    return Verdict(placement, _evidence(placement, policy, 0.0, 0, ((), (), ()), dict(rejections)))
 
 
 def _evidence(
@@ -215,9 +215,10 @@ def _evidence(
     policy: Policy,
     drawn: float,
     feasible: int,
-    candidates: Sequence[Candidate],
+    candidates: tuple[Sequence[str], Sequence[float], Sequence[float]],
     rejections: dict[str, int],
 ) -> Decision:
+    names, scores, probabilities = candidates
     return Decision(
         placement.pool,
         placement.workflow_id,
@@ -232,6 +233,8 @@ def _evidence(
         drawn,
         placement.node_id,
         feasible,
-        tuple(candidates),
+        tuple(names),
+        tuple(scores),
+        tuple(probabilities),
         rejections,
     )

@@ -68,22 +68,27 @@ class Ledger:
         self._make_room(node + 1)
         self._reservations[key] = Reservation(node, request)
         self._on_node.setdefault(node, set()).add(key)
-        self._reserved_rn[:, node] += request
-        self._unasked_rn[:, node] += [amount == 0 for amount in request]
+        self._add(node, request, 1)
 
     def release(self, key: AttemptKey) -> Reservation | None:
         """Give up what the attempt holds; returns it."""
         held = self._reservations.pop(key, None)
         if held is not None:
             self._on_node[held.node].discard(key)
-            self._reserved_rn[:, held.node] -= held.request
-            self._unasked_rn[:, held.node] -= [amount == 0 for amount in held.request]
+            self._add(held.node, held.request, -1)
             self.freed.add(held.node)
         return held
 
     def on_node(self, node: int) -> frozenset[AttemptKey]:
         """The attempts that hold something on the node."""
         return frozenset(self._on_node.get(node, ()))
+
+    def _add(self, node: int, request: Request, sign: int) -> None:
+        for resource, amount in enumerate(request):
+            if amount:
+                self._reserved_rn[resource, node] += sign * amount
+            else:
+                self._unasked_rn[resource, node] += sign
 
     def _make_room(self, nodes: int) -> None:
         room = self._reserved_rn.shape[1]

@@ -237,15 +237,6 @@ class TaskEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A node that a decision looked at."""
-
-    node_id: str
-    score: float
-    probability: float
-
-
-@dataclass(frozen=True, slots=True)
 class Decision:
     """The evidence of one decision, and what is needed to make it again."""
 
@@ -262,7 +253,9 @@ class Decision:
     draw: float  # the number in [0, 1) that chose among the probabilities
     node_id: str | None
     feasible: int  # nodes that could take it
-    candidates: tuple[Candidate, ...] = ()  # the best few, best first
+    candidates: tuple[str, ...] = ()  # the nodes that were looked at first, best first
+    scores: tuple[float, ...] = ()  # theirs
+    probabilities: tuple[float, ...] = ()  # theirs
     rejections: Mapping[str, int] = field(default_factory=dict)  # reason -> nodes
 
 

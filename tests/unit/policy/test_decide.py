@@ -201,9 +201,9 @@ def test_the_evidence_is_what_the_decision_was_made_of():
     assert (placement.node_id, placement.expected_s, placement.event_time_ms) == ("fast", 5.0, ms(3))
     assert (placement.policy, placement.model_version, placement.epoch) == ("heft", "v1", 7)
     assert (decision.node_id, decision.feasible, decision.as_of, decision.temperature) == ("fast", 2, (1, 2, 3, 4), 1.0)
-    assert [(c.node_id, c.score) for c in decision.candidates] == [("fast", -5.0), ("slow", -20.0)]
-    assert sum(c.probability for c in decision.candidates) == pytest.approx(1.0)
-    assert placement.log_prob == pytest.approx(np.log(decision.candidates[0].probability))
+    assert (decision.candidates, decision.scores) == (("fast", "slow"), (-5.0, -20.0))
+    assert sum(decision.probabilities) == pytest.approx(1.0)
+    assert placement.log_prob == pytest.approx(np.log(decision.probabilities[0]))
 
 
 def test_the_evidence_names_the_chosen_node_even_where_it_is_none_of_the_best():
@@ -218,7 +218,7 @@ def test_the_evidence_names_the_chosen_node_even_where_it_is_none_of_the_best():
     ((verdict,),) = decide(state, policy, Constraints(), DecideSettings(candidates=3), Stamp())
 
     assert verdict.placement.node_id == chosen
-    assert chosen in [c.node_id for c in verdict.decision.candidates]
+    assert chosen in verdict.decision.candidates
     assert len(verdict.decision.candidates) == 3
 
 

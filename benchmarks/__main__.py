@@ -1,0 +1,20 @@
+"""`python -m benchmarks [decide|ingest|loop …]`: all of them where none is named."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+NAMES = ("decide", "ingest", "loop")
+
+
+def main() -> None:
+    """Run the benchmarks that are named."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*NAMES, []], help="which; default: all")
+    for name in parser.parse_args().names or NAMES:
+        importlib.import_module(f"benchmarks.{name}").main()
+
+
+if __name__ == "__main__":
+    main()
