@@ -70,6 +70,7 @@ class Episode:
                 self.state.apply(self._cluster.sample())
                 for ready in self.state.overdue():
                     self._apply_ready(ready)
+                self._take(self.state.unstarted())
                 tick_ms += STEP_MS
             while arrivals and arrivals[-1].event_time_ms <= now_ms:
                 self._submit(arrivals.pop())

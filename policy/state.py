@@ -45,6 +45,8 @@ class StateSettings:
     """A node whose newest sample is this much older than the pool's gets no tasks."""
     rollback_factor: float = 2.0
     """An attempt is migrated when it has run this many times as long as expected."""
+    start_within_s: float = 300.0
+    """A placement whose executor has not started it so long after its transfers could be done counts as rejected."""
     max_rollbacks: int = 2
     """Migrations of one task; the attempt after the last one runs to its end."""
     max_attempts: int = 10
@@ -53,7 +55,13 @@ class StateSettings:
     """Finished workflows whose repeats are recognised."""
 
     def __post_init__(self) -> None:
-        for name, least in (("stale_s", 0), ("rollback_factor", 1), ("max_rollbacks", 0), ("max_attempts", 1)):
+        for name, least in (
+            ("stale_s", 0),
+            ("rollback_factor", 1),
+            ("max_rollbacks", 0),
+            ("max_attempts", 1),
+            ("start_within_s", 1),
+        ):
             value = getattr(self, name)
             if not least <= value < float("inf"):
                 raise InvalidConfiguration(f"state.{name}", f"{value} is out of range", f"give {least} or more")
@@ -115,6 +123,22 @@ class State:
             if is_late and task.ready_attempt == task.attempt and not task.is_over:
                 node_id = self.nodes.specs[task.node].node_id
                 found.append(replace(self._announcement(task), excluded_nodes=(node_id,)))
+        return found
+
+    def unstarted(self) -> list[TaskEvent]:
+        """Rejections of attempts that their executor never started: a reservation does not wait for ever.
+
+        Folded like an executor's own rejection, each frees its node and makes the next attempt due.
+        """
+        found = []
+        for key, task in self.running.items():
+            if task.status != Status.PLACED or key != attempt_key(task, task.attempt):
+                continue
+            patience_s = self.settings.start_within_s + self.settings.rollback_factor * (task.expected_s or 0.0)
+            if self.now_ms - task.placed_ms > 1000 * patience_s:
+                node_id, env = self.nodes.specs[task.node].node_id, task.workflow.env
+                reason = f"not started within {patience_s:.0f} s of its placement"
+                found.append(TaskEvent(self.pool, *key, node_id, self.now_ms, EventKind.REJECTED, env, reason=reason))
         return found
 
     @property
@@ -247,7 +271,7 @@ class State:
             self._withdraw(task)
             task.ready_attempt = record.attempt
         task.attempt, task.node = record.attempt, node
-        task.expected_s, task.started_ms = record.expected_s, None
+        task.expected_s, task.started_ms, task.placed_ms = record.expected_s, None, record.event_time_ms
         task.status = Status.PLACED
         self.ledger.reserve(key, node, task.request)
         self.running[key] = task

@@ -32,9 +32,11 @@ class TaskState:
         "ended_attempt",
         "excluded_nodes",
         "expected_s",
+        "kept_row",
         "missing_parents",
         "node",
         "pending_attempt",
+        "placed_ms",
         "ran_on",
         "rank_s",
         "ready_attempt",
@@ -70,12 +72,16 @@ class TaskState:
         """Where the task finished."""
         self.ready_ms = 0
         """Event time at which the first attempt became ready."""
+        self.placed_ms = 0
+        """Event time at which `attempt` was placed."""
         self.started_ms: int | None = None
         """Event time at which `attempt` started."""
         self.expected_s: float | None = None
         """What `attempt` was expected to take on its node."""
         self.rollbacks = 0
         self.excluded_nodes: tuple[str, ...] = ()
+        self.kept_row: bytes | None = None
+        """Its row in a snapshot (`policy.state_columns`), once it is over: nothing in it changes any more."""
 
     @property
     def is_over(self) -> bool:
@@ -86,6 +92,7 @@ class Workflow:
     """One live workflow. `open`: its tasks come one by one, from an engine of the user's own."""
 
     __slots__ = (
+        "encoded",
         "env",
         "index",
         "is_open",
@@ -123,6 +130,8 @@ class Workflow:
         """Run time left: the sum over the tasks that are not over."""
         self.path_s = 0.0
         """Remaining critical path: the largest upward rank of the tasks that are not over."""
+        self.encoded: list[bytes] = []
+        """The records that tell its tasks, encoded: `policy.state_columns` does it once, and keeps them here."""
 
     def get(self, task_id: str) -> TaskState | None:
         """The task of this id."""

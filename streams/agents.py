@@ -24,7 +24,7 @@ from schemas import topics as catalogue
 from schemas.codec import Codec
 from schemas.errors import HeadraceError, InvalidCluster, InvalidInput, InvalidRecord, InvalidWorkflow
 from schemas.records import DeadLetter, NodeMetrics, Outcome, TaskReady
-from schemas.topics import DEAD_LETTERS, DECISIONS, NODE_METRICS, PLACEMENTS, TASK_READY, Topic
+from schemas.topics import DEAD_LETTERS, DECISIONS, NODE_METRICS, PLACEMENTS, TASK_EVENTS, TASK_READY, Topic
 from streams import metrics
 from streams.kafka import Publisher
 from streams.partition import Partition, needs_decision
@@ -76,7 +76,7 @@ class Trunk:
             started = time.perf_counter()
             due = self._fold(partition, topic, chunk)
             if topic is NODE_METRICS:
-                due += self._overdue(partition)
+                due += self._look_after(partition)
             metrics.DECISION_SECONDS.labels("fold").observe(time.perf_counter() - started)
             self.announce(due)
             await self.decide(partition)
@@ -115,13 +115,15 @@ class Trunk:
             metrics.SAMPLES.inc(len(record.nodes))
             partition.sampled_at[record.pool] = time.time()
 
-    def _overdue(self, partition: Partition) -> list[TaskReady]:
-        """Migrations, looked for once in each step of the windows."""
+    def _look_after(self, partition: Partition) -> list[TaskReady]:
+        """Once in each step of the windows: migrations, and attempts that nobody has started."""
         due: list[TaskReady] = []
         for pool, state in partition.pools.items():
             if self._steps.get(pool) != state.windows.step:
                 self._steps[pool] = state.windows.step
                 due += state.overdue()
+                for event in state.unstarted():
+                    self._publisher.send(TASK_EVENTS, pool, event, partition.number)
         metrics.ROLLBACKS.inc(len(due))
         return due
 

@@ -31,7 +31,7 @@ CHUNKS_BUFFERED = 8
 def run_worker(settings: Settings) -> int:
     """Run until a signal; returns the exit code. Raises HeadraceError for what is wrong before the start."""
     check_topics(settings.kafka, settings.topics)
-    app, health = build(settings)
+    worker, app, health = build(settings)
     log.info(
         "worker.starting",
         extra={
@@ -41,6 +41,7 @@ def run_worker(settings: Settings) -> int:
             "group": settings.worker.group,
         },
     )
+    worker.watch_over(app)
     runner = faust.Worker(app, loglevel="INFO", logging_config=None, override_logging=False, redirect_stdouts=False)
     try:
         runner.execute_from_commandline()
@@ -51,7 +52,7 @@ def run_worker(settings: Settings) -> int:
     return 0
 
 
-def build(settings: Settings) -> tuple[faust.App, HealthServer]:
+def build(settings: Settings) -> tuple[Worker, faust.App, HealthServer]:
     """The worker's parts, put together."""
     codec = codec_for(settings.kafka)
     policy = policies.build(settings.policy)
@@ -78,7 +79,7 @@ def build(settings: Settings) -> tuple[faust.App, HealthServer]:
     )
     app = _app(settings, worker, codec)
     health = HealthServer(settings.worker.host, settings.worker.port, worker.is_alive, worker.is_ready)
-    return app, health
+    return worker, app, health
 
 
 def _app(settings: Settings, worker: Worker, codec: Codec) -> faust.App:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from policy.state import StateSettings
 from schemas import topics as catalogue
@@ -240,6 +241,16 @@ class Worker:
         if not self.is_ready():
             self._started = float("inf")
         return self._started == float("inf")
+
+    def watch_over(self, app: Any) -> None:
+        """End the process when Faust has crashed: it may hang then, assigned its partitions and doing nothing."""
+
+        def watch() -> None:
+            while not app.crashed:
+                time.sleep(TICK_S)
+            self.fail(app.crash_reason or HeadraceError("Faust has crashed"))
+
+        threading.Thread(target=watch, name="crash-watch", daemon=True).start()
 
     def fail(self, error: BaseException) -> None:
         """End now: a successor restores from the topics what was half done here."""
