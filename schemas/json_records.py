@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from schemas.conversion import optional
 from schemas.errors import InvalidRecord
-from schemas.records import METRICS
+from schemas.records import METRICS, NodeMetrics
 
 Record = TypeVar("Record")
 INT64 = 2**63
@@ -22,14 +22,20 @@ INT64 = 2**63
 def read(payload: bytes, record: type[Record]) -> Record:
     """The record in this JSON object: keys are the field names, fields with a default may be absent.
 
-    `NodeMetrics.values` is a list of rows of numbers or nulls. Raises InvalidRecord.
+    `NodeMetrics.values` is a list of rows of numbers or nulls; other bytes cannot be given. Raises InvalidRecord.
     """
     try:
-        plain = json.loads(payload)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRecord(record.__name__, f"is no JSON: {error}", "send one JSON object a record") from error
-    value: Record = _value(plain, record, record.__name__)
+        value: Record = _value(_load(payload, record.__name__), record, record.__name__)
+    except RecursionError as error:
+        raise InvalidRecord(record.__name__, "is nested too deep", "send one JSON object a record") from error
     return value
+
+
+def _load(payload: bytes, where: str) -> Any:
+    try:
+        return json.loads(payload)
+    except ValueError as error:
+        raise InvalidRecord(where, f"is no JSON: {error}", "send one JSON object a record") from error
 
 
 def _value(plain: Any, hint: Any, where: str) -> Any:
@@ -44,7 +50,10 @@ def _value(plain: Any, hint: Any, where: str) -> Any:
         return tuple(_value(item, get_args(hint)[0], f"{where}[{i}]") for i, item in enumerate(items))
     if origin is not None:  # Mapping
         entries = _expect(plain, dict, "an object", where)
-        return {key: _value(value, get_args(hint)[1], f"{where}.{key}") for key, value in entries.items()}
+        return {
+            _value(key, str, f"{where}.{key!a}"): _value(value, get_args(hint)[1], f"{where}.{key}")
+            for key, value in entries.items()
+        }
     if issubclass(hint, StrEnum):
         return _member(plain, hint, where)
     return _scalar(plain, hint, where)
@@ -64,7 +73,7 @@ def _record(plain: Any, record: Any, where: str) -> Any:
         if name in entries:
             values[name] = (
                 _rows(entries[name], f"{where}.{name}")
-                if hints[name] is bytes
+                if record is NodeMetrics and name == "values"
                 else _value(entries[name], hints[name], f"{where}.{name}")
             )
         elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
@@ -111,7 +120,22 @@ def _scalar(plain: Any, hint: type, where: str) -> Any:
         if not -INT64 <= number < INT64:
             raise InvalidRecord(where, f"{number} does not fit 64 bits", "", "invalid_json")
         return number
-    return _expect(plain, hint, {str: "a string", bool: "true or false"}[hint], where)
+    if hint is bool:
+        return _expect(plain, bool, "true or false", where)
+    if hint is not str:
+        raise InvalidRecord(where, "bytes cannot be given in JSON", "produce Avro", "invalid_json")
+    return _text(plain, where)
+
+
+def _text(plain: Any, where: str) -> str:
+    text: str = _expect(plain, str, "a string", where)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRecord(
+            where, f"{text!a} holds half a character", "send pairs of \\u escapes", "invalid_json"
+        ) from error
+    return text
 
 
 def _expect(plain: Any, kind: type | tuple[type, ...], words: str, where: str) -> Any:
