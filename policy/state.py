@@ -87,6 +87,9 @@ class State:
         self.counts: Counter[str] = Counter()
         """What was noticed and left aside: repeats, late samples, records of unknown tasks or nodes."""
         self._failure_n = np.zeros(16)
+        self._samples = 0
+        self._fresh_at = (-1, -1)
+        self._fresh_n = np.zeros(0, bool)
         self._fold: dict[type, Callable[[object], list[TaskReady]]] = {
             NodeMetrics: self._metrics,  # type: ignore[dict-item]
             WorkflowSubmitted: self._submitted,  # type: ignore[dict-item]
@@ -154,6 +157,12 @@ class State:
         Lately is measured against the 90th percentile of the nodes' newest samples: neither a collector whose clock
         runs ahead nor a pause of all of them makes every node stale.
         """
+        if self._fresh_at != (self.nodes.version, self._samples):
+            self._fresh_at = (self.nodes.version, self._samples)
+            self._fresh_n = self._find_fresh()
+        return self._fresh_n
+
+    def _find_fresh(self) -> np.ndarray:
         present_n, seen_ms_n = self.nodes.is_present_n, self.nodes.seen_ms_n
         if not present_n.any():
             return present_n.copy()
@@ -168,7 +177,8 @@ class State:
         for spec in record.specs:
             check_spec(spec, f"node-metrics of {record.source}")
         for spec in record.specs:
-            self._put(spec)
+            if not self._knows_newer(spec, record.event_time_ms):
+                self._put(spec)
         known = [(at, row) for row, n in enumerate(record.nodes) if (at := self.nodes.index.get(n)) is not None]
         if len(known) < len(record.nodes):
             self.counts["sample_of_unknown_node"] += len(record.nodes) - len(known)
@@ -177,12 +187,17 @@ class State:
             if len(rows) < len(values_nm):
                 values_nm = values_nm[rows]
             self.ledger.freed.update(self.nodes.see(columns, record.event_time_ms))
+            self._samples += 1
             before = self.windows.step
             self.windows.write(columns, values_nm, record.event_time_ms)
             if self.windows.step != before:
                 self.queue.unblock(self.ledger.free_rn[:, self.fresh()])
         self._advance(record.event_time_ms)
         return []
+
+    def _knows_newer(self, spec: NodeSpec, at_ms: int) -> bool:
+        at = self.nodes.index.get(spec.node_id)
+        return at is not None and bool(self.nodes.seen_ms_n[at] > at_ms)
 
     def _put(self, spec: NodeSpec) -> None:
         before = self.nodes.version

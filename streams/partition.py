@@ -83,6 +83,13 @@ class Partition:
                 raise InvalidRecord(where, "lacks its ids, or its attempt is negative", "fill them in", "shape")
             if record.task is not None:
                 check_task(record.task, f"task-ready of {record.workflow_id}")
+                if record.task.task_id != record.task_id:
+                    raise InvalidRecord(
+                        where,
+                        f"is of task {record.task_id}, but brings {record.task.task_id}",
+                        "send that task",
+                        "shape",
+                    )
 
 
 def needs_decision(state: State) -> bool:
