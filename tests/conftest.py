@@ -1,0 +1,98 @@
+"""One Kafka broker a run, and topics of its own for each test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import uuid4
+
+import pytest
+
+from schemas.topics import TopicSettings
+from streams.broker import EmbeddedBroker
+from streams.kafka import KafkaSettings, admin, create_topics
+from tests.kafka_container import IMAGE, CannotStart, KafkaContainer
+
+CHOICES = ("auto", "container", "embedded")
+BOOTSTRAP = "HEADRACE_TEST_BOOTSTRAP"
+DELETE_S = 30.0
+USED = pytest.StashKey[str]()
+"""The broker of this run, in words."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --kafka."""
+    parser.addoption(
+        "--kafka",
+        choices=CHOICES,
+        default="auto",
+        help=f"Kafka of the tests: {IMAGE} in a container, or the embedded broker; auto: the one that {BOOTSTRAP} "
+        "names, else a container where that is possible, else the embedded one",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that asks for the broker needs no mark to say so; it comes before -m selects."""
+    for item in items:
+        if "kafka" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.kafka)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say which broker the results are about."""
+    terminalreporter.write_line(f"kafka: {config.stash.get(USED, 'none was started')}")
+
+
+@pytest.fixture(scope="session")
+def kafka(pytestconfig: pytest.Config) -> Iterator[KafkaSettings]:
+    """The broker of this run."""
+    with started_kafka(pytestconfig.getoption("--kafka")) as (bootstrap_servers, words):
+        pytestconfig.stash[USED] = words
+        yield KafkaSettings(bootstrap_servers=bootstrap_servers)
+
+
+@contextmanager
+def started_kafka(choice: str) -> Iterator[tuple[str, str]]:
+    """The address of a broker, and what it is in words. Raises CannotStart or BrokerError."""
+    given = os.environ.get(BOOTSTRAP)
+    if choice == "auto" and given:
+        yield given, f"{given}, from {BOOTSTRAP}"
+        return
+    why_none = ""
+    if choice != "embedded":
+        try:
+            container = KafkaContainer().start()
+        except CannotStart as problem:
+            if choice == "container":
+                raise
+            why_none = f"; no container: {str(problem).splitlines()[0]}"
+        else:
+            try:
+                yield container.bootstrap_servers, f"{IMAGE} in a container"
+            finally:
+                container.stop()
+            return
+    with EmbeddedBroker() as broker:
+        yield broker.bootstrap_servers, f"embedded broker{why_none}"
+
+
+@pytest.fixture
+def unmade_topics(kafka: KafkaSettings) -> Iterator[TopicSettings]:
+    """Names that no topic has yet; those that have them after the test are deleted."""
+    settings = TopicSettings(prefix=f"test-{uuid4().hex[:12]}.")
+
+    yield settings
+
+    client = admin(kafka)
+    made = [name for name in client.list_topics(timeout=DELETE_S).topics if name.startswith(settings.prefix)]
+    for deleted in (client.delete_topics(made) if made else {}).values():
+        deleted.result(DELETE_S)
+
+
+@pytest.fixture
+def topics(kafka: KafkaSettings, unmade_topics: TopicSettings) -> TopicSettings:
+    """The whole catalogue under names of this test's own."""
+    create_topics(kafka, unmade_topics)
+    return unmade_topics
