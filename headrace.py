@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import time
+from contextlib import closing
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -193,21 +196,34 @@ def cluster(nodes: Nodes = None, time_scale: TimeScale = None, parent: Parent = 
     simulated.run()
 
 
-@app.command(epilog="Example: headrace submit examples/etl_pipeline.yaml")
+@app.command(epilog="Example: headrace submit --wait examples/etl_pipeline.yaml")
 def submit(
     workflows: Files,
     suffix: Annotated[str | None, typer.Option(help="Behind every id; default: the time. An id is run once.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Print what becomes of them until all are over.")] = False,
+    within: Annotated[float, typer.Option(min=0, help="With --wait: give up after so many seconds.")] = math.inf,
     config: Config = None,
 ) -> None:
-    """Submit workflows: all of the files, or, where one cannot be run, none."""
+    """Submit workflows: all of the files, or, where one cannot be run, none.
+
+    With --wait the exit code is 0 where every task finished, else 1.
+    """
     from streams.client import Client
     from streams.installation import require_broker
+    from streams.outcome import follow
 
     settings = _settings(config)
     require_broker(settings)
-    with Client(settings.kafka, settings.pool, settings.topics) as client:
-        for workflow in client.submit_files(workflows, f"-{int(time.time())}" if suffix is None else suffix):
-            print(f"{workflow.workflow_id}: {len(workflow.tasks)} tasks submitted")
+    suffix = f"-{int(time.time())}" if suffix is None else suffix
+    with Client(settings.kafka, settings.pool, settings.topics) as client, closing(client.watch()) as watch:
+        submitted = client.submit_files(workflows, suffix)
+        for workflow in submitted:
+            print(f"{workflow.workflow_id}: {len(workflow.tasks)} tasks submitted", flush=True)
+        if wait:
+            tally = follow(watch, submitted, partial(print, flush=True), within)
+            print(tally)
+            if not tally.is_complete:
+                raise typer.Exit(EXIT_UNFINISHED)
 
 
 @app.command()

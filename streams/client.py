@@ -27,6 +27,7 @@ from schemas.topics import (
 from schemas.workflow_file import read_workflows
 from streams.kafka import KafkaSettings, Publisher, admin, checked, read_range, reader, watermarks
 from streams.registry import codec_for
+from streams.watch import Watch
 
 SPECS_BACK_MS = 10 * 60 * 1000
 
@@ -85,6 +86,10 @@ class Client:
         """Say what happened to an attempt: started, finished, failed."""
         check_time(event.event_time_ms, f"task event of {event.workflow_id}")
         self._publisher.send(TASK_EVENTS, self.pool, event)
+
+    def watch(self) -> Watch:
+        """Follows the pool's topics from where they end now; close it."""
+        return Watch(self._kafka, self._topics, self._codec, self.pool)
 
     def flush(self) -> None:
         """Wait until Kafka has everything that was handed over. Raises BrokerError."""
