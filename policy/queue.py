@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from policy.ledger import AttemptKey
@@ -24,7 +26,8 @@ class ReadyQueue:
         self._request_pr = np.zeros((FIRST_ROOM, len(RESOURCES)), np.int64)
         self._key_pk = np.zeros((FIRST_ROOM, 5))
         self._is_blocked_p = np.zeros(FIRST_ROOM, bool)
-        self._arrivals = 0
+        self.arrivals = 0
+        """Attempts that ever arrived."""
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -51,9 +54,9 @@ class ReadyQueue:
         self._tasks.append(task)
         self._attempts.append(attempt)
         self._request_pr[row] = task.request
-        self._key_pk[row] = (task.task.priority, task.task.critical, self._arrivals, task.rank_s, task.task.runtime_s)
+        self._key_pk[row] = (task.task.priority, task.task.critical, self.arrivals, task.rank_s, task.task.runtime_s)
         self._is_blocked_p[row] = False
-        self._arrivals += 1
+        self.arrivals += 1
 
     def drop(self, key: AttemptKey) -> bool:
         """The attempt waits no more; returns whether it did."""
@@ -91,6 +94,17 @@ class ReadyQueue:
             self._is_blocked_p[blocked[fits]] = False
             blocked = blocked[~fits]
 
+    def rows(self) -> Rows:
+        """All of them, as they lie."""
+        return Rows(self, np.arange(len(self)))
+
+    def restore(self, rows: Iterable[tuple[TaskState, int]], arrival_p: np.ndarray, is_blocked_p: np.ndarray) -> None:
+        """Take in rows as they lay in another queue: tasks with their attempts, [P] order of arrival, [P] bool."""
+        for task, attempt in rows:
+            self.push(task, attempt)
+        self._key_pk[: len(self), 2] = arrival_p
+        self._is_blocked_p[: len(self)] = is_blocked_p
+
     def candidates(self) -> Rows:
         """The attempts that are not blocked."""
         return Rows(self, np.flatnonzero(~self._is_blocked_p[: len(self)]))
@@ -105,6 +119,21 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self._rows_p)
+
+    @property
+    def tasks(self) -> list[TaskState]:
+        """The tasks whose attempts wait."""
+        return [self._queue._tasks[row] for row in self._rows_p.tolist()]
+
+    @property
+    def attempts(self) -> list[int]:
+        """The numbers of the attempts."""
+        return [self._queue._attempts[row] for row in self._rows_p.tolist()]
+
+    @property
+    def is_blocked_p(self) -> np.ndarray:
+        """Whether no node had room at the last look."""
+        return self._queue._is_blocked_p[self._rows_p]
 
     @property
     def rank_p(self) -> np.ndarray:

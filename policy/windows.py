@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from schemas.records import METRICS
@@ -68,6 +70,23 @@ class Windows:
         window_tnm = self._ring_tnm[steps % STEPS, :nodes]
         window_tnm[steps[:, None] > self._last_step_n[None, :nodes]] = np.nan
         return window_tnm
+
+    def saved(self, nodes: int) -> dict[str, np.ndarray]:
+        """All that is remembered of the first `nodes` nodes, for `restore`."""
+        self._make_room(nodes)
+        return {
+            "ring_tnm": self._ring_tnm[:, :nodes],
+            "latest_nm": self._latest_nm[:nodes],
+            "last_step_n": self._last_step_n[:nodes],
+            "step": np.array(self.step),
+            "late_samples": np.array(self.late_samples),
+        }
+
+    def restore(self, saved: Mapping[str, np.ndarray]) -> None:
+        """Become what `saved` was taken from."""
+        self._ring_tnm, self._latest_nm = saved["ring_tnm"], saved["latest_nm"]
+        self._last_step_n = saved["last_step_n"]
+        self.step, self.late_samples = int(saved["step"]), int(saved["late_samples"])
 
     def _make_room(self, nodes: int) -> None:
         room = len(self._last_step_n)
