@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pydantic
-import yaml
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from policy.decide import DecideSettings
 from policy.state import StateSettings
+from schemas.documents import parse, raising, read_text
 from schemas.errors import InvalidConfiguration
 from schemas.fields import suggestion
 from schemas.topics import TopicSettings
@@ -36,7 +38,8 @@ class Settings(BaseSettings):
 
     pool: str = "default"
     """The pool that commands work on where none is named."""
-    log_level: str = "INFO"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """The least that is logged."""
     kafka: KafkaSettings = pydantic.Field(default_factory=KafkaSettings)
     topics: TopicSettings = pydantic.Field(default_factory=TopicSettings)
     broker: BrokerSettings = pydantic.Field(default_factory=BrokerSettings)
@@ -45,6 +48,15 @@ class Settings(BaseSettings):
     decide: DecideSettings = pydantic.Field(default_factory=DecideSettings)
     policy: PolicySettings = pydantic.Field(default_factory=PolicySettings)
     cluster: ClusterSettings = pydantic.Field(default_factory=ClusterSettings)
+
+    @pydantic.field_validator("policy", mode="before")
+    @classmethod
+    def _rules_of_a_variable(cls, policy: Any) -> Any:
+        """In an environment variable the rules are a JSON list."""
+        if isinstance(policy, dict) and isinstance(policy.get("node_filter_rules"), str):
+            with suppress(ValueError):
+                return {**policy, "node_filter_rules": json.loads(policy["node_filter_rules"])}
+        return policy
 
     @classmethod
     def settings_customise_sources(
@@ -80,15 +92,10 @@ def load(path: Path | None = None, environment: Mapping[str, str] | None = None)
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidConfiguration(str(path), f"cannot be read: {error.strerror}", "give another file") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidConfiguration(str(path), f"is no YAML: {error}", "correct it") from error
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
+    with raising(InvalidConfiguration):
+        documents = parse(read_text(path), str(path))
+    values = documents[0] if documents else {}
+    if len(documents) > 1 or not isinstance(values, dict):
         raise InvalidConfiguration(str(path), "is no mapping of settings", SEE_README)
     return values
 
