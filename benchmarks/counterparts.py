@@ -16,7 +16,7 @@ from policy.state import State
 from schemas.codec import Codec
 from schemas.records import NodeMetrics, Outcome, Placement, TaskReady
 from schemas.topics import NODE_METRICS, PLACEMENTS, TASK_READY
-from streams import policies
+from streams import metrics, policies
 from streams.config import Settings, load
 from streams.health import HealthServer
 from streams.kafka import Publisher, checked, reader
@@ -57,7 +57,9 @@ def stock(settings: Settings) -> None:
     @app.agent(app.topic(name(NODE_METRICS), value_serializer="raw"))
     async def node_metrics(stream):  # type: ignore[no-untyped-def]
         async for payload in stream:
-            state.apply(codec.decode(payload, NodeMetrics))
+            record = codec.decode(payload, NodeMetrics)
+            state.apply(record)
+            metrics.SAMPLES.inc(len(record.nodes))
 
     @app.agent(app.topic(name(TASK_READY), value_serializer="raw"))
     async def task_ready(stream):  # type: ignore[no-untyped-def]

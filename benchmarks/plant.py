@@ -50,7 +50,14 @@ class Plant:
         self._policy = policy
         self._log = tempfile.NamedTemporaryFile(prefix=f"headrace-{name}-", suffix=".log", delete=False)  # noqa: SIM115
         self._process: subprocess.Popen[bytes] | None = None
+        self.port = 0
         create_topics(kafka, self.topics)
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def cpu_s(self) -> float:
@@ -68,14 +75,14 @@ class Plant:
 
     def start(self, *module: str) -> float:
         """Start `headrace worker`, or another module; returns the seconds until it was ready."""
-        port = free_port()
+        self.port = free_port()
         environment = {
             **os.environ,
             "HEADRACE_KAFKA__BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
             "HEADRACE_TOPICS__PREFIX": self.topics.prefix,
             "HEADRACE_TOPICS__PARTITIONS": "1",
             "HEADRACE_WORKER__GROUP": self.topics.prefix + "group",
-            "HEADRACE_WORKER__PORT": str(port),
+            "HEADRACE_WORKER__PORT": str(self.port),
             "HEADRACE_POLICY__NAME": self._policy,
         }
         started = time.monotonic()
@@ -83,7 +90,7 @@ class Plant:
         self._process = subprocess.Popen(command, env=environment, stdout=self._log, stderr=self._log)
         while True:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1.0):
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=1.0):
                     return time.monotonic() - started
             except (urllib.error.URLError, OSError):
                 if self._process.poll() is not None or time.monotonic() - started > 90:

@@ -74,7 +74,7 @@ def decide(
 
     Each batch is folded into the state before it is yielded. Who stops midway loses nothing: the rest still waits.
     """
-    _look_again(state)
+    state.look_again()
     fresh_n = state.fresh()
     while True:
         rows = state.queue.candidates()
@@ -100,13 +100,6 @@ def decide(
             )
             verdicts += _place(seen, *score(policy, seen), settings, stamp)
         yield [v for v in verdicts if v is not None]
-
-
-def _look_again(state: State) -> None:
-    """Attempts that waited for room may fit where some was made."""
-    if state.ledger.freed:
-        state.queue.unblock(state.ledger.free_rn[:, sorted(state.ledger.freed)])
-        state.ledger.freed.clear()
 
 
 def _batch_size(settings: DecideSettings, policy: Policy, nodes: int) -> int:

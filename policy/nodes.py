@@ -110,8 +110,8 @@ class NodeTable:
         self.version += 1
         return True
 
-    def see(self, columns: np.ndarray, at_ms: int) -> list[int]:
-        """Samples of these columns, taken at this event time, have arrived; returns the columns that are back."""
+    def see(self, columns: np.ndarray, at_ms: np.ndarray | int) -> list[int]:
+        """Samples of these columns, taken at these event times, have arrived; returns the columns that are back."""
         seen_ms = self._seen_ms_n[columns]
         self._seen_ms_n[columns] = np.maximum(seen_ms, at_ms)
         back = columns[(~self._is_present_n[columns]) & (seen_ms < at_ms)]

@@ -7,7 +7,7 @@ It is idempotent: a record that is repeated, or comes after what it announces, c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,9 +16,9 @@ from policy import workflows
 from policy.ledger import AttemptKey, Ledger
 from policy.nodes import NodeTable
 from policy.queue import ReadyQueue, attempt_key
-from policy.windows import Windows
+from policy.windows import NEVER, STEP_MS, Windows, runs
 from policy.workflows import NONE, Status, TaskState, Workflow
-from schemas.checks import check_samples, check_spec
+from schemas.checks import check_samples, check_spec, sampled
 from schemas.errors import InvalidConfiguration
 from schemas.records import (
     EventKind,
@@ -87,6 +87,8 @@ class State:
         self.counts: Counter[str] = Counter()
         """What was noticed and left aside: repeats, late samples, records of unknown tasks or nodes."""
         self._failure_n = np.zeros(16)
+        self.looked_step = NEVER
+        """The step of the windows at which waiting attempts were last looked at again."""
         self._samples = 0
         self._fresh_at = (-1, -1)
         self._fresh_n = np.zeros(0, bool)
@@ -144,6 +146,22 @@ class State:
                 found.append(TaskEvent(self.pool, *key, node_id, self.now_ms, EventKind.REJECTED, env, reason=reason))
         return found
 
+    def look_again(self) -> None:
+        """Attempts that no node had room for may find some: where room was made, and on nodes that report again."""
+        if self.ledger.freed:
+            self.queue.unblock(self.ledger.free_rn[:, sorted(self.ledger.freed)])
+            self.ledger.freed.clear()
+        if self.looked_step != self.windows.step:
+            self.looked_step = self.windows.step
+            self.queue.unblock(self.ledger.free_rn[:, self.fresh()])
+
+    @property
+    def has_open_questions(self) -> bool:
+        """Whether a round of decisions may find something to decide."""
+        waiting = len(self.queue)
+        is_other = bool(self.ledger.freed) or self.looked_step != self.windows.step
+        return waiting > 0 and (is_other or self.queue.waiting < waiting)
+
     @property
     def failure_n(self) -> np.ndarray:
         """Moving failure rate of each node [N], 0 to 1."""
@@ -173,27 +191,30 @@ class State:
     # The folds, one for each kind of record.
 
     def _metrics(self, record: NodeMetrics) -> list[TaskReady]:
-        values_nm = check_samples(record)
+        check_samples(record)
         for spec in record.specs:
             check_spec(spec, f"node-metrics of {record.source}")
         for spec in record.specs:
             if not self._knows_newer(spec, record.event_time_ms):
                 self._put(spec)
-        known = [(at, row) for row, n in enumerate(record.nodes) if (at := self.nodes.index.get(n)) is not None]
-        if len(known) < len(record.nodes):
-            self.counts["sample_of_unknown_node"] += len(record.nodes) - len(known)
-        if known:
-            columns, rows = np.array(known).T
-            if len(rows) < len(values_nm):
-                values_nm = values_nm[rows]
-            self.ledger.freed.update(self.nodes.see(columns, record.event_time_ms))
-            self._samples += 1
-            before = self.windows.step
-            self.windows.write(columns, values_nm, record.event_time_ms)
-            if self.windows.step != before:
-                self.queue.unblock(self.ledger.free_rn[:, self.fresh()])
-        self._advance(record.event_time_ms)
+        self.apply_samples([record])
         return []
+
+    def apply_samples(self, records: Sequence[NodeMetrics]) -> None:
+        """Fold many records without specifications in, each checked by `check_samples`: as `apply` would one by one."""
+        index = self.nodes.index
+        columns = [index.get(node, NONE) for record in records for node in record.nodes]
+        at_ms_n = np.repeat([r.event_time_ms for r in records], [len(r.nodes) for r in records])
+        columns_n, values_nm = np.array(columns, np.int64), sampled(records)
+        is_known_n = columns_n != NONE
+        if not is_known_n.all():
+            self.counts["sample_of_unknown_node"] += int((~is_known_n).sum())
+            columns_n, values_nm, at_ms_n = columns_n[is_known_n], values_nm[is_known_n], at_ms_n[is_known_n]
+        for run in runs(columns_n.tolist(), (at_ms_n // STEP_MS).tolist()):
+            self.ledger.freed.update(self.nodes.see(columns_n[run], at_ms_n[run]))
+            self.windows.write(columns_n[run], values_nm[run], int(at_ms_n[run.start]))
+        self._samples += 1
+        self._advance(max(record.event_time_ms for record in records))
 
     def _knows_newer(self, spec: NodeSpec, at_ms: int) -> bool:
         at = self.nodes.index.get(spec.node_id)

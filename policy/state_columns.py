@@ -83,7 +83,7 @@ def from_columns(columns: Columns, settings: StateSettings) -> State:
     """The state with these columns. Raises KeyError, ValueError, InvalidRecord and others where they are not such."""
     texts = json.loads(columns["texts"].tobytes())
     state = State(texts["pool"], settings)
-    state.now_ms, state.placed = texts["now_ms"], texts["placed"]
+    state.now_ms, state.placed, state.looked_step = texts["now_ms"], texts["placed"], texts.get("looked_step", NONE)
     state.counts = Counter(texts["counts"])
     state.finished = dict.fromkeys(texts["finished"])
     _restore_nodes(state, _of("node", columns))
@@ -106,6 +106,7 @@ def _texts(state: State, at_of: Places) -> dict[str, Any]:
         "pool": state.pool,
         "now_ms": state.now_ms,
         "placed": state.placed,
+        "looked_step": state.looked_step,
         "counts": state.counts,
         "finished": list(state.finished),
         "excluded_nodes": [(at, task.excluded_nodes) for task, at in at_of.items() if task.excluded_nodes],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -96,3 +96,15 @@ class Windows:
         self._ring_tnm = np.pad(self._ring_tnm, ((0, 0), (0, grown), (0, 0)), constant_values=np.nan)
         self._latest_nm = np.pad(self._latest_nm, ((0, grown), (0, 0)), constant_values=np.nan)
         self._last_step_n = np.pad(self._last_step_n, (0, grown), constant_values=NEVER)
+
+
+def runs(columns: Sequence[int], steps: Sequence[int]) -> Iterator[slice]:
+    """Cut samples, in the order in which they came, where the step changes or a node comes again."""
+    start, seen = 0, set[int]()
+    for at, (column, step) in enumerate(zip(columns, steps, strict=True)):
+        if step != steps[start] or column in seen:
+            yield slice(start, at)
+            start, seen = at, set()
+        seen.add(column)
+    if columns:
+        yield slice(start, len(columns))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -22,8 +23,8 @@ def check_time(event_time_ms: int, where: str) -> None:
         )
 
 
-def check_samples(record: NodeMetrics) -> np.ndarray:
-    """The record's samples: values_nm [n, M] float32, NaN where nothing usable was measured. Raises InvalidRecord."""
+def check_samples(record: NodeMetrics) -> None:
+    """Refuse samples whose shape or time contradicts what the record says of itself. Raises InvalidRecord."""
     where = f"node-metrics of {record.source or 'an unnamed source'}"
     check_time(record.event_time_ms, where)
     expected = 4 * len(METRICS) * len(record.nodes)
@@ -34,9 +35,13 @@ def check_samples(record: NodeMetrics) -> np.ndarray:
             f"give {len(METRICS)} float32 a node: {', '.join(METRICS)}",
             "shape",
         )
-    if len(set(record.nodes)) < len(record.nodes):
+    if len(record.nodes) > 1 and len(set(record.nodes)) < len(record.nodes):
         raise InvalidRecord(where, "a node is sampled twice in one record", "send one row a node", "shape")
-    values_nm = np.frombuffer(record.values, "<f4").reshape(len(record.nodes), len(METRICS))
+
+
+def sampled(records: Sequence[NodeMetrics]) -> np.ndarray:
+    """The samples of checked records below each other: values_nm [n, M] float32, NaN: nothing usable was measured."""
+    values_nm = np.frombuffer(b"".join([record.values for record in records]), "<f4").reshape(-1, len(METRICS))
     is_usable_nm = np.isfinite(values_nm) & (values_nm >= 0)
     return values_nm if is_usable_nm.all() else np.where(is_usable_nm, values_nm, np.float32(np.nan))
 

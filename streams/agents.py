@@ -27,7 +27,7 @@ from schemas.records import DeadLetter, NodeMetrics, Outcome, TaskReady
 from schemas.topics import DEAD_LETTERS, DECISIONS, NODE_METRICS, PLACEMENTS, TASK_EVENTS, TASK_READY, Topic
 from streams import metrics
 from streams.kafka import Publisher
-from streams.partition import Partition, needs_decision
+from streams.partition import Partition
 from streams.policies import Guard
 from streams.transport import Chunk, UntouchedSchema
 
@@ -89,22 +89,30 @@ class Trunk:
     async def decide(self, partition: Partition) -> None:
         """Decide what can be decided now. The caller holds the lock."""
         for state in partition.pools.values():
-            if needs_decision(state):
+            if state.has_open_questions:
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self._decider, partial(self._decide, partition, state))
 
     def _fold(self, partition: Partition, topic: Topic, chunk: Chunk) -> list[TaskReady]:
         due: list[TaskReady] = []
+        samples: list[NodeMetrics] = []
         for message in chunk.records:
             if partition.has_seen(topic, message.offset):
                 continue
             try:
                 record = self._codec.decode(message.value or b"", topic.record, _content_type(message))
-                due += partition.fold(record)
+                partition.check(record)
+                if isinstance(record, NodeMetrics) and not record.specs:
+                    samples.append(record)
+                else:
+                    partition.fold_samples(samples)
+                    samples.clear()
+                    due += partition.fold(record)
                 self._note(partition, record, message.timestamp)
             except InvalidInput as error:
                 self._bury(topic, chunk.partition, message, error)
             partition.offsets[topic.name] = message.offset + 1
+        partition.fold_samples(samples)
         metrics.RECORDS.labels(topic.name).inc(len(chunk.records))
         return due
 

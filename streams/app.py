@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import faust
+from faust.tables.manager import TableManager
 from yarl import URL
 
 from policy.constraints import Constraints
@@ -23,9 +25,29 @@ from streams.registry import codec_for
 from streams.transport import ChunkTransport
 from streams.worker import Worker
 
+try:
+    import uvloop
+except ImportError:  # there is none for Windows
+    uvloop = None
+
 log = logging.getLogger("headrace.app")
 
 CHUNKS_BUFFERED = 8
+
+
+class NoTables(TableManager):
+    """Faust gives tables a second to declare themselves; there are none here to wait for."""
+
+    async def on_start(self) -> None:
+        await self._update_channels()
+        await self.recovery.start()
+
+
+class DirectorylessApp(faust.App):
+    """Faust keeps tables in a directory below the working one; without tables nothing needs to be written."""
+
+    def _create_directories(self) -> None:
+        pass
 
 
 def run_worker(settings: Settings) -> int:
@@ -42,6 +64,8 @@ def run_worker(settings: Settings) -> int:
         },
     )
     worker.watch_over(app)
+    if uvloop is not None:
+        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     runner = faust.Worker(app, loglevel="INFO", logging_config=None, override_logging=False, redirect_stdouts=False)
     try:
         runner.execute_from_commandline()
@@ -88,10 +112,11 @@ def _app(settings: Settings, worker: Worker, codec: Codec) -> faust.App:
             "kafka.bootstrap_servers", "is empty", "name the brokers, or let 'headrace up' start one"
         )
     urls = [URL(f"kafka://{server.strip()}") for server in settings.kafka.bootstrap_servers.split(",")]
-    app = faust.App(
+    app = DirectorylessApp(
         settings.worker.group,
         broker=urls,
         store="memory://",
+        TableManager=NoTables,
         web_enabled=False,
         topic_disable_leader=True,
         topic_allow_declare=False,

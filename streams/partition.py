@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from confluent_kafka import Message
 
 from policy.state import State, StateSettings
 from schemas import topics as catalogue
-from schemas.checks import check_time
+from schemas.checks import check_samples, check_time
 from schemas.dag import check_task, check_workflow
 from schemas.errors import InvalidRecord
-from schemas.records import Placement, TaskEvent, TaskReady, WorkflowSubmitted
+from schemas.records import NodeMetrics, Placement, TaskEvent, TaskReady, WorkflowSubmitted
 from schemas.topics import Topic, partition_of
 
 
@@ -33,6 +33,8 @@ class Partition:
         self.is_revoked = False
         self.placements_offset = 0
         """The offset after our newest placement that Kafka confirmed."""
+        self.written_by_others: int | None = None
+        """The offset of the first placement, of those not looked at yet, that another worker wrote among ours."""
         self.arrivals: dict[tuple[str, str, int], int] = {}
         """When (broker's clock, ms) the attempts arrived that are not decided yet."""
         self.sampled_at: dict[str, float] = {}
@@ -51,12 +53,22 @@ class Partition:
 
     def fold(self, record: object) -> list[TaskReady]:
         """Check a record and fold it in; returns what it makes due. Raises InvalidInput; the state is as before."""
-        self._check(record)
-        pool: str = record.pool  # type: ignore[attr-defined]
+        self.check(record)
+        return self._pool(record.pool).apply(record)  # type: ignore[attr-defined]
+
+    def fold_samples(self, records: Sequence[NodeMetrics]) -> None:
+        """Fold records in that hold only samples and have been checked; those of one pool together."""
+        of_pool: dict[str, list[NodeMetrics]] = {}
+        for record in records:
+            of_pool.setdefault(record.pool, []).append(record)
+        for pool, its_records in of_pool.items():
+            self._pool(pool).apply_samples(its_records)
+
+    def _pool(self, pool: str) -> State:
         state = self.pools.get(pool)
         if state is None:
             state = self.pools[pool] = State(pool, self.settings)
-        return state.apply(record)
+        return state
 
     def due(self) -> Iterator[TaskReady]:
         """What the last owner may have left unannounced."""
@@ -65,16 +77,22 @@ class Partition:
 
     def placement_delivered(self, message: Message) -> None:
         """Kafka has confirmed a placement of ours. Called from the publisher's thread."""
-        self.placements_offset = max(self.placements_offset, (message.offset() or 0) + 1)
+        offset = message.offset() or 0
+        if offset > self.placements_offset and self.written_by_others is None:
+            self.written_by_others = self.placements_offset
+        self.placements_offset = max(self.placements_offset, offset + 1)
 
-    def _check(self, record: object) -> None:
+    def check(self, record: object) -> None:
+        """Raises InvalidInput for a record that must not be folded in."""
         pool: str = record.pool  # type: ignore[attr-defined]
         where = type(record).__name__
         if not pool or partition_of(pool, self._partitions) != self.number:
             raise InvalidRecord(
                 where, f"pool '{pool}' does not belong to this partition", "key every record by its pool", "key"
             )
-        if isinstance(record, WorkflowSubmitted | TaskReady | TaskEvent | Placement):
+        if isinstance(record, NodeMetrics):
+            check_samples(record)
+        elif isinstance(record, WorkflowSubmitted | TaskReady | TaskEvent | Placement):
             check_time(record.event_time_ms, where)
         if isinstance(record, WorkflowSubmitted):
             check_workflow(record, f"workflow {record.workflow_id}")
@@ -90,8 +108,3 @@ class Partition:
                         "send that task",
                         "shape",
                     )
-
-
-def needs_decision(state: State) -> bool:
-    """Whether some attempt may find room now that found none before."""
-    return len(state.queue) > 0 and (state.queue.waiting < len(state.queue) or bool(state.ledger.freed))

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from policy.state import REUSE_AFTER_MS, State, StateSettings
 from policy.workflows import Status
 from schemas.errors import InvalidCluster, InvalidConfiguration, InvalidRecord
-from schemas.records import EventKind, Outcome, TaskReady
+from schemas.records import METRICS, EventKind, NodeMetrics, Outcome, TaskReady
 from tests.builders import (
     a_lost_node,
     a_node,
@@ -571,3 +573,30 @@ def running(**placement: object) -> State:
 
 def the_task(state: State):
     return state.workflows["w0"].tasks[0]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.sampled_from(["n0", "n1", "n2", "unknown"]), min_size=1, max_size=3, unique=True),
+            st.integers(0, 700),
+            st.sampled_from([0.25, 0.75, float("nan")]),
+        ),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_samples_folded_together_are_those_folded_one_by_one(drawn):
+    records = [
+        NodeMetrics("pool", ms(at_s), "c", tuple(nodes), np.full((len(nodes), len(METRICS)), value, "<f4").tobytes())
+        for nodes, at_s, value in drawn
+    ]
+    together, apart = a_state(*some_nodes(3)), a_state(*some_nodes(3))
+
+    together.apply_samples(records)
+    for record in records:
+        apart.apply(record)
+
+    assert dump(together) == dump(apart)
+    assert together.counts == apart.counts
+    assert together.windows.late_samples == apart.windows.late_samples
