@@ -94,6 +94,7 @@ class Trunk:
                 await loop.run_in_executor(self._decider, partial(self._decide, partition, state))
 
     def _fold(self, partition: Partition, topic: Topic, chunk: Chunk) -> list[TaskReady]:
+        started, sampled = time.time(), 0
         due: list[TaskReady] = []
         samples: list[NodeMetrics] = []
         for message in chunk.records:
@@ -102,26 +103,25 @@ class Trunk:
             try:
                 record = self._codec.decode(message.value or b"", topic.record, _content_type(message))
                 partition.check(record)
+                if isinstance(record, NodeMetrics):
+                    sampled += len(record.nodes)
+                    partition.sampled_at[record.pool] = started
                 if isinstance(record, NodeMetrics) and not record.specs:
                     samples.append(record)
                 else:
                     partition.fold_samples(samples)
                     samples.clear()
                     due += partition.fold(record)
-                self._note(partition, record, message.timestamp)
+                if isinstance(record, TaskReady):
+                    key = (record.workflow_id, record.task_id, record.attempt)
+                    partition.arrivals[key] = message.timestamp
             except InvalidInput as error:
                 self._bury(topic, chunk.partition, message, error)
             partition.offsets[topic.name] = message.offset + 1
         partition.fold_samples(samples)
+        metrics.SAMPLES.inc(sampled)
         metrics.RECORDS.labels(topic.name).inc(len(chunk.records))
         return due
-
-    def _note(self, partition: Partition, record: object, arrived_ms: int) -> None:
-        if isinstance(record, TaskReady):
-            partition.arrivals[record.workflow_id, record.task_id, record.attempt] = arrived_ms
-        elif isinstance(record, NodeMetrics):
-            metrics.SAMPLES.inc(len(record.nodes))
-            partition.sampled_at[record.pool] = time.time()
 
     def _look_after(self, partition: Partition) -> list[TaskReady]:
         """Once in each step of the windows: migrations, and attempts that nobody has started."""
@@ -196,7 +196,7 @@ def add_agents(app: faust.App, trunk: Trunk, name_of: Callable[[Topic], str]) ->
 
 def _content_type(message: object) -> bytes | None:
     headers = message.headers  # type: ignore[attr-defined]
-    return next((value for key, value in headers or () if key == "content-type"), None)
+    return next((value for key, value in headers if key == "content-type"), None) if headers else None
 
 
 def _reason(error: HeadraceError) -> str:

@@ -86,7 +86,8 @@ class Partition:
         """Raises InvalidInput for a record that must not be folded in."""
         pool: str = record.pool  # type: ignore[attr-defined]
         where = type(record).__name__
-        if not pool or partition_of(pool, self._partitions) != self.number:
+        is_known = pool in self.pools
+        if not is_known and (not pool or partition_of(pool, self._partitions) != self.number):
             raise InvalidRecord(
                 where, f"pool '{pool}' does not belong to this partition", "key every record by its pool", "key"
             )
