@@ -182,11 +182,13 @@ def cluster(nodes: Nodes = None, time_scale: TimeScale = None, parent: Parent = 
     from schemas.logs import set_up
     from streams.cluster import Cluster
     from streams.installation import require_broker
+    from streams.kafka import check_topics
     from streams.registry import codec_for
 
     settings = _settings(config, cluster__nodes=nodes, cluster__time_scale=time_scale)
     set_up(settings.log_level)
     require_broker(settings)
+    check_topics(settings.kafka, settings.topics)
     _follow_parent(parent)
     simulated = Cluster(
         settings.pool, _specs(settings), settings.cluster, settings.kafka, settings.topics, codec_for(settings.kafka)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import uuid4
@@ -11,7 +13,9 @@ import pytest
 
 from schemas.topics import TopicSettings
 from streams.broker import EmbeddedBroker
+from streams.config import PREFIX
 from streams.kafka import KafkaSettings, admin, create_topics
+from tests.command_line import CommandLine
 from tests.kafka_container import IMAGE, CannotStart, KafkaContainer
 
 CHOICES = ("auto", "container", "embedded")
@@ -30,6 +34,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help=f"Kafka of the tests: {IMAGE} in a container, or the embedded broker; auto: the one that {BOOTSTRAP} "
         "names, else a container where that is possible, else the embedded one",
     )
+
+
+def pytest_configure() -> None:
+    """A run that is told to end takes its broker down, as with Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -96,3 +105,24 @@ def topics(kafka: KafkaSettings, unmade_topics: TopicSettings) -> TopicSettings:
     """The whole catalogue under names of this test's own."""
     create_topics(kafka, unmade_topics)
     return unmade_topics
+
+
+@pytest.fixture
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings of the machine that runs the tests have no say in the test."""
+    for name in [name for name in os.environ if name.startswith(PREFIX)]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def command(
+    no_variables: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[CommandLine]:
+    """The command line, without settings from variables; its log ends with the test."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+
+    yield CommandLine(monkeypatch, capsys)
+
+    root.handlers[:] = handlers
+    root.setLevel(level)

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,41 +14,11 @@ import typer
 import headrace
 from schemas.topics import CATALOGUE
 from streams.config import PREFIX
+from tests.command_line import CommandLine
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 WORKFLOW = EXAMPLES / "etl_pipeline.yaml"
 BROKERLESS = "no broker is named; set HEADRACE_KAFKA__BOOTSTRAP_SERVERS"
-
-
-@dataclass(frozen=True)
-class Ended:
-    """What a command left behind."""
-
-    code: int
-    output: str
-    errors: str
-
-
-class CommandLine:
-    """`headrace` in this process."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self._monkeypatch = monkeypatch
-        self._capsys = capsys
-
-    def __call__(self, *arguments: object) -> Ended:
-        self._monkeypatch.setattr(sys, "argv", ["headrace", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            headrace.main()
-        captured = self._capsys.readouterr()
-        return Ended(int(ended.value.code or 0), captured.out, captured.err)
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    for name in [name for name in os.environ if name.startswith(PREFIX)]:
-        monkeypatch.delenv(name)
-    return CommandLine(monkeypatch, capsys)
 
 
 def verbs(app: typer.Typer, *before: str) -> Iterator[tuple[str, ...]]:
@@ -93,7 +62,10 @@ BAD_FILES = {
     "empty": (b"", "holds no workflow"),
     "a list": (b"- 1\n- 2\n", "must be a mapping"),
     "an unknown key": (b"name: w\nclas: etl_batch\ntasks: []\n", "did you mean 'class'"),
-    "a cycle": (b"name: w\ntasks:\n- {id: a, runtime: 1, needs: [b]}\n- {id: b, runtime: 1, needs: [a]}\n", "cycle"),
+    "a cycle": (
+        b"name: w\ntasks:\n- {id: a, runtime: 1, needs: [b]}\n- {id: b, runtime: 1, needs: [a]}\n",
+        "wait for each other",
+    ),
     "a negative run time": (b"name: w\ntasks:\n- {id: a, runtime: -1}\n", "runtime"),
 }
 
