@@ -1,4 +1,4 @@
-"""Through Kafka and the worker: decisions a second, and the time from a produced task-ready to the consumed placement."""
+"""Through Kafka and the worker: decisions a second, and the time from a task-ready to the consumed placement."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.error
 import urllib.request
@@ -78,12 +79,22 @@ class Installation:
         return Supervised(name, [name, *arguments], self.environment, log_file)
 
     def _wait_until_ready(self) -> None:
+        """Until the worker decides, and knows nodes of the pool."""
+        self._wait_for("/readyz", lambda answer: True)
+        known = re.compile(
+            rb'^headrace_nodes\{pool="%b"\} [1-9]' % re.escape(self.settings.pool.encode()), re.MULTILINE
+        )
+        self._wait_for("/metrics", lambda answer: known.search(answer) is not None)
+
+    def _wait_for(self, path: str, is_good: Callable[[bytes], bool]) -> None:
         deadline = time.monotonic() + READY_WITHIN_S
         problem = "it does not answer"
         while time.monotonic() < deadline:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=2.0):
-                    return
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=2.0) as answer:
+                    if is_good(answer.read()):
+                        return
+                    problem = f"it knows no node of the pool '{self.settings.pool}'"
             except urllib.error.HTTPError as error:
                 problem = str(json.loads(error.read()).get("problems"))
             except (urllib.error.URLError, OSError):
