@@ -10,7 +10,7 @@ from types import TracebackType
 from confluent_kafka import KafkaException, TopicPartition
 
 from policy.fencing import Fence
-from schemas.checks import check_time
+from schemas.checks import check_samples, check_spec, check_time
 from schemas.dag import check_fits, check_task, check_workflow
 from schemas.errors import BrokerError, InvalidInput
 from schemas.records import NodeMetrics, NodeSpec, Outcome, Placement, TaskEvent, TaskReady, WorkflowSubmitted
@@ -25,11 +25,14 @@ from schemas.topics import (
     partition_of,
 )
 from schemas.workflow_file import read_workflows
-from streams.kafka import KafkaSettings, Publisher, admin, checked, read_range, reader, watermarks
+from streams.claims import end_of_placements
+from streams.kafka import READ_S, KafkaSettings, Publisher, admin, checked, offset_at, read_range, reader
 from streams.registry import codec_for
 from streams.watch import Watch
 
 SPECS_BACK_MS = 10 * 60 * 1000
+REMEMBERED = 100_000
+"""Placements of which a repeat is recognised."""
 
 
 class Client:
@@ -42,6 +45,8 @@ class Client:
         self._topics = _as_found(kafka, topics or TopicSettings())
         self._partition = partition_of(pool, self._topics.partitions)
         self._publisher = Publisher(kafka, self._topics, self._codec)
+        self._next, self._fence = end_of_placements(kafka, self._topics, self._codec, self._partition)
+        self._yielded: dict[tuple[str, str, int, Outcome], None] = {}
 
     def __enter__(self) -> Client:
         return self
@@ -91,6 +96,13 @@ class Client:
         """Follows the pool's topics from where they end now; close it."""
         return Watch(self._kafka, self._topics, self._codec, self.pool)
 
+    def sample(self, sample: NodeMetrics) -> None:
+        """Tell what was measured on the pool's nodes, and, now and then, what they are. Raises InvalidInput."""
+        check_samples(sample)
+        for spec in sample.specs:
+            check_spec(spec, f"node-metrics of {sample.source}")
+        self._publisher.send(NODE_METRICS, self.pool, sample)
+
     def flush(self) -> None:
         """Wait until Kafka has everything that was handed over. Raises BrokerError."""
         self._publisher.flush()
@@ -98,60 +110,62 @@ class Client:
     def placements(
         self, *, from_start: bool = False, timeout_s: float | None = None, every_outcome: bool = False
     ) -> Iterator[Placement]:
-        """The placements in effect, as they come; each attempt once.
+        """The placements in effect, as they come, from the moment on at which this client was made; each attempt once.
 
-        from_start     begin with the oldest that Kafka has, instead of those to come
+        from_start     begin with the oldest that Kafka has
         timeout_s      end when none has come for this long; None: never
         every_outcome  also those that say why an attempt waits (`pending`) or never will run (`refused`)
         """
-        for record in self._follow(PLACEMENTS, from_start, timeout_s):
-            if isinstance(record, Placement) and (every_outcome or record.outcome == Outcome.PLACED):
-                yield record
+        if from_start:
+            self._next, self._fence, self._yielded = 0, Fence(), {}
+        for placement in self._follow(timeout_s):
+            if (every_outcome or placement.outcome == Outcome.PLACED) and self._is_news(placement):
+                yield placement
 
     def nodes(self) -> tuple[NodeSpec, ...]:
         """The pool's nodes, from its recent samples; none where nothing has been sampled lately."""
         name = self._topics.full_name(NODE_METRICS)
         consumer = reader(self._kafka)
         try:
-            since_ms = int(time.time() * 1000) - SPECS_BACK_MS
-            (found,) = consumer.offsets_for_times([TopicPartition(name, self._partition, since_ms)], timeout=30.0)
-        except KafkaException as error:
-            raise BrokerError(f"{name}: {error.args[0].str()}") from error
+            start = offset_at(consumer, name, self._partition, int(time.time() * 1000) - SPECS_BACK_MS)
         finally:
             consumer.close()
-        if found.offset < 0:
+        if start is None:
             return ()
         specs: dict[str, NodeSpec] = {}
-        for message in read_range(self._kafka, {(name, self._partition): found.offset}):
+        for message in read_range(self._kafka, {(name, self._partition): start}):
             record = self._decoded(NODE_METRICS, message.value())
             if isinstance(record, NodeMetrics) and record.pool == self.pool:
                 specs.update((spec.node_id, spec) for spec in record.specs)
         return tuple(specs.values())
 
-    def _follow(self, topic: Topic, from_start: bool, timeout_s: float | None) -> Iterator[object]:
-        """The pool's records of a topic; of placements only those in effect."""
-        name = self._topics.full_name(topic)
+    def _follow(self, timeout_s: float | None) -> Iterator[Placement]:
+        """The pool's placements in effect, from the first that was not read yet."""
         consumer = reader(self._kafka, **{"fetch.wait.max.ms": 10})
-        fence, seen = Fence(), set()
         try:
-            low, high = watermarks(consumer, name, self._partition)
-            consumer.assign([TopicPartition(name, self._partition, low if from_start else high)])
+            consumer.assign([TopicPartition(self._topics.full_name(PLACEMENTS), self._partition, self._next)])
             heard = time.monotonic()
             while timeout_s is None or time.monotonic() - heard < timeout_s:
-                for message in checked(consumer.consume(500, 0.1)):
+                for message in checked(consumer.consume(500, READ_S)):
                     heard = time.monotonic()
-                    record = self._decoded(topic, message.value())
-                    if record is None:
+                    offset = message.offset() or 0
+                    self._next = offset + 1
+                    placement = self._decoded(PLACEMENTS, message.value())
+                    if not isinstance(placement, Placement) or not self._fence.admits(placement, offset):
                         continue
-                    if isinstance(record, Placement):
-                        key = (record.workflow_id, record.task_id, record.attempt, record.outcome)
-                        if not fence.admits(record, message.offset() or 0) or key in seen:
-                            continue
-                        seen.add(key)
-                    if record.pool == self.pool:  # type: ignore[attr-defined]
-                        yield record
+                    if placement.pool == self.pool:
+                        yield placement
         finally:
             consumer.close()
+
+    def _is_news(self, placement: Placement) -> bool:
+        key = (placement.workflow_id, placement.task_id, placement.attempt, placement.outcome)
+        if key in self._yielded:
+            return False
+        self._yielded[key] = None
+        if len(self._yielded) > REMEMBERED:
+            del self._yielded[next(iter(self._yielded))]
+        return True
 
     def _decoded(self, topic: Topic, payload: bytes | None) -> object | None:
         try:

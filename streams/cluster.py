@@ -27,6 +27,7 @@ from schemas.topics import (
     TopicSettings,
     partition_of,
 )
+from streams.claims import end_of_placements
 from streams.kafka import KafkaSettings, Publisher, checked, read_range, reader, watermarks
 
 log = logging.getLogger("headrace.cluster")
@@ -105,6 +106,8 @@ class Cluster:
         consumer = reader(self._kafka, **{"fetch.wait.max.ms": 10})
         try:
             ends = {name: watermarks(consumer, name, self._partition)[1] for name in self._topic_of}
+            placements = end_of_placements(self._kafka, self._topics, self._codec, self._partition)
+            ends[self._topics.full_name(PLACEMENTS)], self._fence = placements
             self._learn_all()
             consumer.assign([TopicPartition(name, self._partition, end) for name, end in ends.items()])
             self._publish(TASK_EVENTS, self.simulated.lose_all())

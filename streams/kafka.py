@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -21,6 +22,22 @@ log = logging.getLogger("headrace.kafka")
 REQUEST_TIMEOUT_S = 30.0
 SEND_TIMEOUT_MS = 30_000
 FULL_WAIT_S = 30.0
+READ_S = 0.02
+"""How long a read waits for more records before it hands on those that came."""
+ASK_AGAIN_S = 0.1
+PASSING = frozenset(
+    (
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,  # of a topic that was made a moment ago
+    )
+)
+"""Errors that end by themselves."""
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,7 +303,7 @@ def read_range(kafka: KafkaSettings, starts: Mapping[tuple[str, int], int]) -> I
         consumer.assign(assigned)
         idle_since = time.monotonic()
         while open_ends:
-            messages = consumer.consume(2000, 0.5)
+            messages = consumer.consume(2000, READ_S)
             for message in checked(messages):
                 where = (message.topic() or "", message.partition() or 0)
                 end = open_ends.get(where)
@@ -329,11 +346,30 @@ def reader(kafka: KafkaSettings, **config: object) -> Consumer:
 
 def watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
     """The oldest offset of a partition, and the one after its newest. Raises BrokerError."""
-    try:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=REQUEST_TIMEOUT_S)
-    except KafkaException as error:
-        raise BrokerError(f"{topic} [{partition}]: {error.args[0].str()}") from error
+    where = TopicPartition(topic, partition)
+    low, high = _patiently(lambda: consumer.get_watermark_offsets(where, timeout=REQUEST_TIMEOUT_S), where)
     return low, high
+
+
+def offset_at(consumer: Consumer, topic: str, partition: int, at_ms: int) -> int | None:
+    """The offset of the first record that arrived at this time or later, if there is one. Raises BrokerError."""
+    where = TopicPartition(topic, partition, at_ms)
+    (found,) = _patiently(lambda: consumer.offsets_for_times([where], timeout=REQUEST_TIMEOUT_S), where)
+    if found.error is not None:
+        raise BrokerError(f"{topic} [{partition}]: {found.error.str()}")
+    return None if found.offset < 0 else int(found.offset)
+
+
+def _patiently(ask: Callable[[], Answer], where: TopicPartition) -> Answer:
+    """The answer; asks again while a broker restarts, or does not know yet that it leads the partition."""
+    deadline = time.monotonic() + REQUEST_TIMEOUT_S
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            if error.args[0].code() not in PASSING or time.monotonic() > deadline:
+                raise BrokerError(f"{where.topic} [{where.partition}]: {error.args[0].str()}") from error
+        time.sleep(ASK_AGAIN_S)
 
 
 def checked(messages: Iterable[Message]) -> Iterator[Message]:

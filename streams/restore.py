@@ -6,16 +6,17 @@ import logging
 import time
 from collections.abc import Iterable
 
-from confluent_kafka import Message, TopicPartition
+from confluent_kafka import Message
 
 from policy.fencing import Fence
 from schemas import topics as catalogue
 from schemas.codec import Codec
-from schemas.errors import BrokerError, InvalidInput
-from schemas.records import Outcome, Placement
+from schemas.errors import InvalidInput
+from schemas.records import Placement
 from schemas.topics import PLACEMENTS, Topic, TopicSettings
 from streams import snapshots
-from streams.kafka import KafkaSettings, Publisher, read_range, reader
+from streams.claims import claim
+from streams.kafka import KafkaSettings, Publisher, offset_at, read_range, reader
 from streams.partition import Partition
 
 log = logging.getLogger("headrace.restore")
@@ -37,7 +38,9 @@ def restore(
 ) -> None:
     """Make the partition ours, and its state that of all records so far. Blocks. Raises BrokerError, StateLost."""
     started = time.monotonic()
-    partition.epoch = _claim(partition.number, publisher, owner)
+    if partition.is_revoked:
+        return  # a claim now would void what its new owner decides
+    partition.epoch = claim(partition.number, publisher, owner)
     saved = snapshots.read(kafka, topics, codec, partition.number, partition.settings)
     if saved is not None:
         partition.pools.update(saved.pools)
@@ -62,17 +65,6 @@ def restore(
     )
 
 
-def _claim(number: int, publisher: Publisher, owner: str) -> int:
-    """Write the owner record; whatever an earlier owner writes behind it is void."""
-    offsets: list[int] = []
-    record = Placement("", "", "", 0, int(time.time() * 1000), Outcome.OWNER, reason=owner)
-    publisher.send(PLACEMENTS, owner, record, number, on_delivery=lambda m: offsets.append(m.offset() or 0))
-    publisher.flush()
-    if not offsets:
-        raise BrokerError(f"the claim of partition {number} was not confirmed")
-    return offsets[0]
-
-
 def _missed(partition: Partition, kafka: KafkaSettings, topics: TopicSettings) -> Iterable[Message]:
     """Every record that the state has not seen, up to now; each topic in order."""
     starts = {(topics.full_name(t), partition.number): partition.offsets.get(t.name, 0) for t in FOLD_ORDER}
@@ -84,10 +76,9 @@ def _missed(partition: Partition, kafka: KafkaSettings, topics: TopicSettings) -
 def _offset_at(kafka: KafkaSettings, where: tuple[str, int], at_ms: int) -> int:
     consumer = reader(kafka)
     try:
-        (found,) = consumer.offsets_for_times([TopicPartition(*where, at_ms)], timeout=30.0)
+        return offset_at(consumer, *where, at_ms) or 0
     finally:
         consumer.close()
-    return max(0, found.offset)
 
 
 def _in_order(messages: Iterable[Message], topics: TopicSettings) -> list[tuple[Topic, Message]]:

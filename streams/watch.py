@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from confluent_kafka import TopicPartition
 
-from policy.fencing import Fence
 from policy.trace import Trace
 from schemas.codec import Codec
 from schemas.errors import InvalidInput
 from schemas.records import Placement
 from schemas.topics import PLACEMENTS, TASK_EVENTS, TASK_READY, WORKFLOW_SUBMITTED, TopicSettings, partition_of
+from streams.claims import end_of_placements
 from streams.kafka import KafkaSettings, checked, reader, watermarks
 
 FOLLOWED = (WORKFLOW_SUBMITTED, TASK_READY, PLACEMENTS, TASK_EVENTS)
@@ -27,11 +27,11 @@ class Watch:
         self.on_record: OnRecord | None = None
         self._pool = pool
         self._codec = codec
-        self._fence = Fence()
         self._topic_of = {topics.full_name(topic): topic for topic in FOLLOWED}
         self._consumer = reader(kafka, **{"fetch.wait.max.ms": 20})
         number = partition_of(pool, topics.partitions)
         ends = {name: watermarks(self._consumer, name, number)[1] for name in self._topic_of}
+        ends[topics.full_name(PLACEMENTS)], self._fence = end_of_placements(kafka, topics, codec, number)
         self._consumer.assign([TopicPartition(name, number, end) for name, end in ends.items()])
 
     def poll(self, timeout_s: float = 0.1) -> int:

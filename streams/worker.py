@@ -21,6 +21,7 @@ from schemas.errors import HeadraceError, InvalidConfiguration
 from schemas.topics import PLACEMENTS, TopicSettings
 from streams import metrics, snapshots
 from streams.agents import Trunk
+from streams.claims import later_owner
 from streams.kafka import KafkaSettings, Publisher, reader, watermarks
 from streams.partition import Partition
 from streams.restore import restore
@@ -28,6 +29,8 @@ from streams.restore import restore
 log = logging.getLogger("headrace.worker")
 
 TICK_S = 0.5
+BACKGROUND_THREADS = 4
+"""Partitions that are restored at the same time."""
 EXIT_FAILED = 70
 """The exit code of a worker that could not go on; its successor carries on from the topics."""
 
@@ -87,7 +90,7 @@ class Worker:
         self._publisher = publisher
         self._decider = decider
         self._partitions: dict[int, Partition] = {}
-        self._background = ThreadPoolExecutor(2, "background")
+        self._background = ThreadPoolExecutor(BACKGROUND_THREADS, "background")
         self._restoring: set[asyncio.Task[None]] = set()
         self._is_assigned = False
         self._is_stopping = False
@@ -146,6 +149,8 @@ class Worker:
             self._last_tick = time.monotonic()
             metrics.LOOP_LAG.set(max(0.0, self._last_tick - expected))
             self._gauge()
+            for partition in list(self._partitions.values()):
+                await self._in_background(partial(self._check_claim, partition))
             if not self._is_ready_once() and self._last_tick - self._started > self.settings.start_deadline_s:
                 self.fail(HeadraceError(f"not ready within {self.settings.start_deadline_s:g} s: {self.is_ready()}"))
 
@@ -191,10 +196,25 @@ class Worker:
             loop = asyncio.get_running_loop()
             payload = await loop.run_in_executor(self._decider, snapshots.pack, partition.pools)
         await self._in_background(partial(self._publisher.wait_for, sent))
+        await self._in_background(partial(self._check_claim, partition))
         slot = int(time.time() * 1000)
         await self._in_background(partial(snapshots.write, self._publisher, partition.number, payload, offsets, slot))
         self._saved[partition.number] = as_of
         metrics.SNAPSHOT_BYTES.labels(str(partition.number)).set(len(payload))
+
+    def _check_claim(self, partition: Partition) -> None:
+        """End when somebody claimed the partition after us, without our being told: all that we decide is void."""
+        start, partition.written_by_others = partition.written_by_others, None
+        if start is None or partition.is_revoked:
+            return
+        other = later_owner(self._kafka, self._topics, self._codec, partition.number, partition.epoch, start)
+        if other is not None and not partition.is_revoked:
+            self.fail(
+                HeadraceError(
+                    f"partition {partition.number} was claimed by {other} while it was ours; where that repeats, two "
+                    "groups work on one set of topics: give them one worker.group, or each a topics.prefix"
+                )
+            )
 
     def _measure_lag(self) -> None:
         consumer = reader(self._kafka)
