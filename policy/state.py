@@ -328,6 +328,9 @@ class State:
             if record.attempt == task.attempt and task.status == Status.PLACED:
                 task.status, task.started_ms = Status.RUNNING, record.event_time_ms
             return []
+        if record.kind == EventKind.REJECTED and record.attempt == task.attempt and task.status == Status.RUNNING:
+            self.counts["rejection_of_started_attempt"] += 1  # given up as never started, by who had not heard of it
+            return []
         return self._ended(task, record)
 
     def _ended(self, task: TaskState, record: TaskEvent) -> list[TaskReady]:

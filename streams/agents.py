@@ -36,6 +36,9 @@ log = logging.getLogger("headrace.agents")
 LARGEST_LETTER = 900_000
 """Bytes of a bad record that its dead letter keeps."""
 
+STALL_MS = 2000
+"""Broker's time between the first and the last record of a chunk that is not fetched as soon as it is there."""
+
 Find = Callable[[int], Partition | None]
 """The partition of this number, if it is ours."""
 
@@ -75,7 +78,7 @@ class Trunk:
                 return
             started = time.perf_counter()
             due = self._fold(partition, topic, chunk)
-            if topic is NODE_METRICS:
+            if topic is NODE_METRICS and not _spans_a_stall(chunk):
                 due += self._look_after(partition)
             metrics.DECISION_SECONDS.labels("fold").observe(time.perf_counter() - started)
             self.announce(due)
@@ -192,6 +195,11 @@ def add_agents(app: faust.App, trunk: Trunk, name_of: Callable[[Topic], str]) ->
 
         run.__name__ = topic.name.replace("-", "_")
         app.agent(channel, name=run.__name__, concurrency=1)(run)
+
+
+def _spans_a_stall(chunk: Chunk) -> bool:
+    """Whether the chunk was long in coming: its samples are then ahead of the task events that came meanwhile."""
+    return bool(chunk.records[-1].timestamp - chunk.records[0].timestamp > STALL_MS)
 
 
 def _content_type(message: object) -> bytes | None:

@@ -99,7 +99,7 @@ def test_an_attempt_that_failed_is_tried_again_elsewhere_in_its_time():
     assert the_task(state).ready_ms == ms(0)
 
 
-@pytest.mark.parametrize("kind", [FAILED, KILLED, REJECTED])
+@pytest.mark.parametrize("kind", [FAILED, KILLED])
 def test_a_repeated_end_of_an_attempt_makes_no_second_retry(kind):
     state = running()
     (again,) = state.apply(an_event(kind))
