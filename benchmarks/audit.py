@@ -31,6 +31,7 @@ EVENTS_SEEN = STATE_INPUTS.index(TASK_EVENTS)
 SLACK = 1e-6
 Amounts = tuple[float, float, float]
 """Cores, bytes of memory, devices."""
+NAMES = ("cpu", "memory", "gpu")
 
 
 @dataclass
@@ -100,13 +101,13 @@ def _not_once(log: Log) -> Iterator[str]:
     finished = Counter((e.workflow_id, e.task_id) for _, e in log.events if e.kind == EventKind.FINISHED)
     for key in log.trace.tasks:
         if finished[key] != 1 and key not in log.trace.refused:
-            yield f"{'/'.join(key)} finished {finished[key]} times"
+            yield f"{key[0]}/{key[1]} finished {finished[key]} times"
 
 
 def _placed_twice(effective: Iterable[Placement]) -> Iterator[str]:
-    for (workflow_id, task_id, attempt), times in Counter(map(_key, effective)).items():
+    for key, times in Counter(map(_key, effective)).items():
         if times > 1:
-            yield f"{workflow_id}/{task_id}#{attempt} has {times} effective placements"
+            yield f"{_shown(key)} has {times} effective placements"
 
 
 def _not_as_placed(log: Log, effective: Iterable[Placement]) -> Iterator[str]:
@@ -114,31 +115,36 @@ def _not_as_placed(log: Log, effective: Iterable[Placement]) -> Iterator[str]:
     node_of = {_key(p): p.node_id for p in effective}
     for key, start in log.trace.started.items():
         if node_of.get(key) != start.node_id:
-            yield f"{key[0]}/{key[1]}#{key[2]} ran on {start.node_id}, placed on {node_of.get(key)}"
+            yield f"{_shown(key)} ran on {start.node_id}, placed on {node_of.get(key)}"
 
 
 def given_twice(effective: Iterable[Placement], log: Log, specs: Sequence[NodeSpec]) -> Iterator[str]:
     """Placements on nodes that were full, by what their decision had seen: earlier placements, less what had ended."""
     capacity = {spec.node_id: _has(spec) for spec in specs}
     held: dict[str, dict[AttemptKey, Amounts]] = defaultdict(dict)
+    started: set[AttemptKey] = set()
     seen = 0
     for placement in effective:
         while seen < len(log.events) and log.events[seen][0] < placement.as_of[EVENTS_SEEN]:
-            _release(held, log.events[seen][1])
+            _release(held, started, log.events[seen][1])
             seen += 1
         node = held[placement.node_id or ""]
         node[_key(placement)] = _takes(log.trace.tasks[placement.workflow_id, placement.task_id])
         for taken, has, name in zip(_sum(node.values()), capacity[placement.node_id or ""], NAMES, strict=True):
             if taken > has + SLACK:
-                yield f"{placement.task_id} of {placement.workflow_id} on {placement.node_id}: {taken:g} of {has:g} {name}"
+                yield f"{placement.node_id} was given {taken:g} of {has:g} {name} at {_shown(_key(placement))}"
 
 
-def _release(held: dict[str, dict[AttemptKey, Amounts]], event: TaskEvent) -> None:
+def _release(held: dict[str, dict[AttemptKey, Amounts]], started: set[AttemptKey], event: TaskEvent) -> None:
+    """What the event gives back. An attempt that has started cannot be rejected."""
+    key = (event.workflow_id, event.task_id, event.attempt)
     if event.kind == EventKind.NODE_LOST:
         held[event.node_id].clear()
-    elif event.kind in ENDS:
+    elif event.kind == EventKind.STARTED:
+        started.add(key)
+    elif event.kind in ENDS and not (event.kind == EventKind.REJECTED and key in started):
         for node in held.values():
-            node.pop((event.workflow_id, event.task_id, event.attempt), None)
+            node.pop(key, None)
 
 
 def overfull(attempts: Iterable[Attempt], specs: Sequence[NodeSpec]) -> Iterator[str]:
@@ -147,7 +153,7 @@ def overfull(attempts: Iterable[Attempt], specs: Sequence[NodeSpec]) -> Iterator
     changes: dict[str, list[tuple[float, int, Amounts, str]]] = defaultdict(list)
     for attempt in attempts:
         if attempt.finish_s is not None and attempt.finish_s > attempt.reserved_s:
-            name, takes = f"{attempt.workflow_id}/{attempt.task_id}#{attempt.attempt}", _takes(attempt.task)
+            name, takes = _shown((attempt.workflow_id, attempt.task_id, attempt.attempt)), _takes(attempt.task)
             changes[attempt.node_id].append((attempt.reserved_s, 1, takes, name))
             changes[attempt.node_id].append((attempt.finish_s, -1, takes, name))
     for node_id, moments in changes.items():
@@ -159,11 +165,12 @@ def overfull(attempts: Iterable[Attempt], specs: Sequence[NodeSpec]) -> Iterator
                     yield f"{node_id} at {at_s:.3f}: {taken:g} of {has:g} {resource} with {name}"
 
 
-NAMES = ("cpu", "memory", "gpu")
-
-
 def _key(placement: Placement) -> AttemptKey:
     return placement.workflow_id, placement.task_id, placement.attempt
+
+
+def _shown(key: AttemptKey) -> str:
+    return f"{key[0]}/{key[1]}#{key[2]}"
 
 
 def _takes(task: Task) -> Amounts:
@@ -175,5 +182,5 @@ def _has(spec: NodeSpec) -> Amounts:
 
 
 def _sum(amounts: Iterable[Sequence[float]]) -> Amounts:
-    cpu, memory, gpu = (sum(column) for column in zip(*amounts, strict=True)) if amounts else (0.0, 0.0, 0.0)
+    cpu, memory, gpu = (sum(column) for column in zip((0.0, 0.0, 0.0), *amounts, strict=True))
     return cpu, memory, gpu
