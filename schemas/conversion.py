@@ -52,10 +52,22 @@ def _writer(record: type) -> Callable[[Any], dict[str, Any]]:
 
 @remembered
 def _reader(record: type) -> Callable[[Mapping[str, Any]], Any]:
+    assert not hasattr(record, "__post_init__"), "read_all would skip it"
     hints = get_type_hints(record)
-    nested = [(f.name, convert) for f in dataclasses.fields(record) if (convert := _from(hints[f.name])) is not None]
+    converts = {f.name: _from(hints[f.name]) for f in dataclasses.fields(record)}
+    slots = [(name, vars(record)[name].__set__, convert) for name, convert in converts.items()]
+    nested = [(name, convert) for name, convert in converts.items() if convert is not None]
+
+    def read_all(plain: Mapping[str, Any]) -> Any:
+        """With every field there, as Avro has them: past `__init__`, which takes most of the time of a frozen class."""
+        value: Any = object.__new__(record)
+        for name, put, convert in slots:
+            put(value, plain[name] if convert is None else convert(plain[name]))
+        return value
 
     def read(plain: Mapping[str, Any]) -> Any:
+        if plain.keys() == converts.keys():
+            return read_all(plain)
         values = dict(plain)
         for name, convert in nested:
             if name in values:
@@ -98,7 +110,7 @@ def _from(hint: Any) -> Convert | None:
         return _reader(hint)  # type: ignore[arg-type]
     if get_origin(hint) is tuple:
         convert = _from(get_args(hint)[0])
-        return tuple if convert is None else lambda values: tuple([convert(value) for value in values])
+        return tuple if convert is None else lambda values: tuple(map(convert, values)) if values else ()
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return {member.value: member for member in hint}.__getitem__
     return None
