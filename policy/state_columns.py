@@ -31,6 +31,7 @@ Places = Mapping[TaskState, int]
 """The tasks that are or were due, by their place among all tasks of all live workflows."""
 
 NUMBERS = (
+    "status",
     "attempt",
     "ready_attempt",
     "pending_attempt",
@@ -43,10 +44,9 @@ NUMBERS = (
 )
 """The fields of a task that are whole numbers."""
 numbers_of = attrgetter(*NUMBERS)
-ROW = struct.Struct(f"<B{len(NUMBERS)}q?q?d")
+ROW = struct.Struct(f"<{len(NUMBERS)}q?q?d")
 ROW_FIELDS = np.dtype(
     [
-        ("status", "u1"),
         *((name, "<i8") for name in NUMBERS),
         ("has_started", "?"),
         ("started_ms", "<i8"),
@@ -223,19 +223,20 @@ def _opened(payloads: Sequence[bytes]) -> Workflow:
 
 def _tasks(at_of: Places) -> dict[str, np.ndarray]:
     rows_d = np.frombuffer(b"".join([task.kept_row or _row(task) for task in at_of]), ROW_FIELDS)
-    numbers = {f"{name}_d": _narrow(rows_d[name]) for name in ("status", *NUMBERS, "started_ms")}
+    numbers = {f"{name}_d": _narrow(rows_d[name]) for name in (*NUMBERS, "started_ms")}
     others = {f"{name}_d": rows_d[name] for name in ("has_started", "is_expected", "expected_s")}
     return {"at_d": _whole(at_of.values()), **numbers, **others}
 
 
 def _row(task: TaskState) -> bytes:
+    started_ms, expected_s = task.started_ms, task.expected_s
+    has_started, is_expected = started_ms is not None, expected_s is not None
     row = ROW.pack(
-        task.status,
         *numbers_of(task),
-        task.started_ms is not None,
-        0 if task.started_ms is None else task.started_ms,
-        task.expected_s is not None,
-        0.0 if task.expected_s is None else task.expected_s,
+        has_started,
+        started_ms if has_started else 0,
+        is_expected,
+        expected_s if is_expected else 0.0,
     )
     if task.is_over:
         task.kept_row = row
@@ -247,10 +248,10 @@ def _restore_tasks(tasks: Sequence[TaskState], columns: Columns, excluded: Itera
     for name in NUMBERS:
         for task, number in zip(due, columns[f"{name}_d"].tolist(), strict=True):
             setattr(task, name, number)
-    names = ("status", "has_started", "started_ms", "is_expected", "expected_s")
+    names = ("has_started", "started_ms", "is_expected", "expected_s")
     rows = zip(due, *(columns[f"{name}_d"].tolist() for name in names), strict=True)
-    for task, status, has_started, started_ms, is_expected, expected_s in rows:
-        task.status = STATUSES[status]
+    for task, has_started, started_ms, is_expected, expected_s in rows:
+        task.status = STATUSES[task.status]
         task.started_ms = started_ms if has_started else None
         task.expected_s = expected_s if is_expected else None
         if task.status == Status.DONE:
@@ -266,7 +267,7 @@ def _restore_tasks(tasks: Sequence[TaskState], columns: Columns, excluded: Itera
 def _reservations(state: State, at_of: Places) -> dict[str, np.ndarray]:
     keys, held = [key for key, _ in state.ledger], [reservation for _, reservation in state.ledger]
     assert keys == list(state.running), "an attempt holds its node as long as it runs"
-    request_hr = np.fromiter(chain.from_iterable(reservation.request for reservation in held), np.int64)
+    request_hr = np.array([amount for reservation in held for amount in reservation.request], np.int64)
     return {
         "task_h": _whole([at_of.get(task, GONE) for task in state.running.values()]),
         "attempt_h": _whole([attempt for _, _, attempt in keys]),
