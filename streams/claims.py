@@ -10,7 +10,7 @@ from schemas.codec import Codec
 from schemas.errors import BrokerError, InvalidInput
 from schemas.records import Outcome, Placement
 from schemas.topics import PLACEMENTS, TopicSettings
-from streams.kafka import KafkaSettings, Publisher, read_range, reader, watermarks
+from streams.kafka import KafkaSettings, Publisher, decoded, read_range, reader, watermarks
 
 LOOK_BACK = 1000
 """Newest records that are searched for the epoch first; four times as many after each miss."""
@@ -66,6 +66,6 @@ def _placements(
 ) -> Iterator[tuple[int, Placement]]:
     for message in read_range(kafka, {(topics.full_name(PLACEMENTS), number): start}):
         try:
-            yield message.offset() or 0, codec.decode(message.value() or b"", Placement)
+            yield message.offset() or 0, decoded(message, codec, Placement)
         except InvalidInput:
             continue

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException, Message, TopicPartition
 
 from policy.fencing import Fence
 from schemas.checks import check_samples, check_spec, check_time
@@ -26,7 +26,7 @@ from schemas.topics import (
 )
 from schemas.workflow_file import read_workflows
 from streams.claims import end_of_placements
-from streams.kafka import READ_S, KafkaSettings, Publisher, admin, checked, offset_at, read_range, reader
+from streams.kafka import READ_S, KafkaSettings, Publisher, admin, checked, decoded, offset_at, read_range, reader
 from streams.registry import codec_for
 from streams.watch import Watch
 
@@ -134,7 +134,7 @@ class Client:
             return ()
         specs: dict[str, NodeSpec] = {}
         for message in read_range(self._kafka, {(name, self._partition): start}):
-            record = self._decoded(NODE_METRICS, message.value())
+            record = self._decoded(NODE_METRICS, message)
             if isinstance(record, NodeMetrics) and record.pool == self.pool:
                 specs.update((spec.node_id, spec) for spec in record.specs)
         return tuple(specs.values())
@@ -150,7 +150,7 @@ class Client:
                     heard = time.monotonic()
                     offset = message.offset() or 0
                     self._next = offset + 1
-                    placement = self._decoded(PLACEMENTS, message.value())
+                    placement = self._decoded(PLACEMENTS, message)
                     if not isinstance(placement, Placement) or not self._fence.admits(placement, offset):
                         continue
                     if placement.pool == self.pool:
@@ -167,9 +167,9 @@ class Client:
             del self._yielded[next(iter(self._yielded))]
         return True
 
-    def _decoded(self, topic: Topic, payload: bytes | None) -> object | None:
+    def _decoded(self, topic: Topic, message: Message) -> object | None:
         try:
-            record: object = self._codec.decode(payload or b"", topic.record)
+            record: object = decoded(message, self._codec, topic.record)
         except InvalidInput:
             return None  # its reader in the worker sends it to the dead letters
         return record

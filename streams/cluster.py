@@ -28,7 +28,7 @@ from schemas.topics import (
     partition_of,
 )
 from streams.claims import end_of_placements
-from streams.kafka import KafkaSettings, Publisher, checked, read_range, reader, watermarks
+from streams.kafka import KafkaSettings, Publisher, checked, decoded, read_range, reader, watermarks
 
 log = logging.getLogger("headrace.cluster")
 
@@ -141,7 +141,7 @@ class Cluster:
                 _, end = watermarks(consumer, name, self._partition)
                 for message in read_range(self._kafka, {(name, self._partition): max(0, end - NEWEST)}):
                     try:
-                        record: Any = self._codec.decode(message.value() or b"", topic.record)
+                        record: Any = decoded(message, self._codec, topic.record)
                     except InvalidInput:
                         continue
                     latest_ms = max(latest_ms, record.event_time_ms)
@@ -159,7 +159,7 @@ class Cluster:
         topic = self._topic_of[message.topic() or ""]
         offset = message.offset() or 0
         try:
-            record = self._codec.decode(message.value() or b"", topic.record)
+            record = decoded(message, self._codec, topic.record)
         except InvalidInput as error:
             log.warning("record.refused", extra={"topic": topic.name, "offset": offset, "problem": str(error)})
             return

@@ -38,6 +38,7 @@ PASSING = frozenset(
 """Errors that end by themselves."""
 
 Answer = TypeVar("Answer")
+Record = TypeVar("Record")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -370,6 +371,12 @@ def _patiently(ask: Callable[[], Answer], where: TopicPartition) -> Answer:
             if error.args[0].code() not in PASSING or time.monotonic() > deadline:
                 raise BrokerError(f"{where.topic} [{where.partition}]: {error.args[0].str()}") from error
         time.sleep(ASK_AGAIN_S)
+
+
+def decoded(message: Message, codec: Codec, record: type[Record]) -> Record:
+    """The record in a message. Raises InvalidRecord."""
+    content_type = next((value for key, value in message.headers() or () if key == "content-type"), None)
+    return codec.decode(message.value() or b"", record, content_type)
 
 
 def checked(messages: Iterable[Message]) -> Iterator[Message]:

@@ -16,7 +16,7 @@ from schemas.records import Placement
 from schemas.topics import PLACEMENTS, Topic, TopicSettings
 from streams import snapshots
 from streams.claims import claim
-from streams.kafka import KafkaSettings, Publisher, offset_at, read_range, reader
+from streams.kafka import KafkaSettings, Publisher, decoded, offset_at, read_range, reader
 from streams.partition import Partition
 
 log = logging.getLogger("headrace.restore")
@@ -93,7 +93,7 @@ def _fold(partition: Partition, topic: Topic, message: Message, codec: Codec, fe
     offset = message.offset() or 0
     partition.offsets[topic.name] = offset + 1
     try:
-        record = codec.decode(message.value() or b"", topic.record)
+        record: object = decoded(message, codec, topic.record)
         if isinstance(record, Placement) and not fence.admits(record, offset):
             return
         partition.fold(record)

@@ -12,7 +12,7 @@ from schemas.errors import InvalidInput
 from schemas.records import Placement
 from schemas.topics import PLACEMENTS, TASK_EVENTS, TASK_READY, WORKFLOW_SUBMITTED, TopicSettings, partition_of
 from streams.claims import end_of_placements
-from streams.kafka import KafkaSettings, checked, reader, watermarks
+from streams.kafka import KafkaSettings, checked, decoded, reader, watermarks
 
 FOLLOWED = (WORKFLOW_SUBMITTED, TASK_READY, PLACEMENTS, TASK_EVENTS)
 
@@ -40,7 +40,7 @@ class Watch:
         for message in messages:
             topic = self._topic_of[message.topic() or ""]
             try:
-                record: object = self._codec.decode(message.value() or b"", topic.record)
+                record: object = decoded(message, self._codec, topic.record)
             except InvalidInput:
                 continue  # the worker sends it to the dead letters
             if isinstance(record, Placement) and not self._fence.admits(record, message.offset() or 0):

@@ -47,6 +47,7 @@ class WorkerProcess:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+        print(self.log)  # pytest shows it where the test failed
 
     def start(self) -> None:
         """Start it, and again after its end; returns at once."""
