@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from policy.marks import tolerates
 from policy.nodes import NodeTable
+from policy.queue import Kind, kind_of
 from policy.resources import RESOURCES
 from policy.rules import Rules
 from policy.state import State
@@ -69,8 +69,10 @@ class Constraints:
 
     def __init__(self, rules: Sequence[str] = ()) -> None:
         self.rules = Rules(rules, NODE_FIELDS, TASK_FIELDS, changing_fields=CHANGING_FIELDS) if rules else None
+        self.follow_metrics = self.rules is not None and self.rules.uses_metrics
+        """Whether a rule looks at what is measured: a node may then take a task without any room being made."""
         self._version = -1
-        self._static: dict[tuple[Any, ...], np.ndarray] = {}
+        self._static: dict[Kind, np.ndarray] = {}
 
     def mask(self, state: State, tasks: Sequence[TaskState], free_rn: np.ndarray, fresh_n: np.ndarray) -> np.ndarray:
         """mask_bn [B, N]: whether the node may take the task now, on its own.
@@ -84,7 +86,7 @@ class Constraints:
         columns: Mapping[str, np.ndarray] | None = None
         for row, task in enumerate(tasks):
             if not _is_plain(task.task) or self._has_taints(state.nodes):
-                mask_bn[row] &= self._static_mask(state.nodes, task.task)
+                mask_bn[row] &= self.static_mask(state.nodes, task.task)
             for node_id in task.excluded_nodes:
                 if node_id in state.nodes.index:
                     mask_bn[row, state.nodes.index[node_id]] = False
@@ -122,14 +124,14 @@ class Constraints:
         """Whether some known node could take the task if it were empty, fresh and back."""
         request_r = np.array(task.request)[:, None]
         fits_n = (request_r <= state.nodes.capacity_rn).all(axis=0)
-        return bool((fits_n & self._static_mask(state.nodes, task.task)).any())
+        return bool((fits_n & self.static_mask(state.nodes, task.task)).any())
 
-    def _static_mask(self, nodes: NodeTable, task: Task) -> np.ndarray:
+    def static_mask(self, nodes: NodeTable, task: Task) -> np.ndarray:
         """What depends on the node's specification alone: labels, taints, memory of a GPU."""
         if self._version != nodes.version:
             self._static.clear()
             self._version = nodes.version
-        key = (tuple(task.node_selector.items()), task.tolerations, task.gpu_memory_bytes if task.gpu else 0)
+        key = kind_of(task)
         mask_n = self._static.get(key)
         if mask_n is None:
             mask_n = selected(nodes.specs, task) & tolerated(nodes.specs, task) & _device_fits(nodes, task)
@@ -139,7 +141,7 @@ class Constraints:
         return mask_n
 
     def _has_taints(self, nodes: NodeTable) -> bool:
-        return not self._static_mask(nodes, PLAIN).all()
+        return not self.static_mask(nodes, PLAIN).all()
 
     def _rules_mask(
         self, state: State, task: TaskState, columns: Mapping[str, np.ndarray]

@@ -53,6 +53,9 @@ class Stamp:
     as_of: tuple[int, ...] = field(default=())
 
 
+LOOKED_AT = 128
+"""Attempts whose mask is computed at once: most of a long queue may have to be turned away."""
+
 Score = Callable[[Policy, Observation], tuple[np.ndarray, Policy]]
 """Asks a policy; returns the scores and the policy that really gave them (a fallback's, where the first one failed)."""
 
@@ -74,32 +77,46 @@ def decide(
 
     Each batch is folded into the state before it is yielded. Who stops midway loses nothing: the rest still waits.
     """
-    state.look_again()
     fresh_n = state.fresh()
-    while True:
-        rows = state.queue.candidates()
-        if not len(rows):
-            return
-        batch = rows.first(_batch_size(settings, policy, len(state.nodes)), policy.urgency(rows))
-        tasks, attempts = [t for t, _ in batch], [a for _, a in batch]
+    _look_again(state, constraints)
+    while len(rows := state.queue.candidates()):
+        looked_at = rows.first(LOOKED_AT, policy.urgency(rows))
         free_rn = state.ledger.free_rn
-        mask_bn = constraints.mask(state, tasks, free_rn, fresh_n)
+        mask_bn = constraints.mask(state, [task for task, _ in looked_at], free_rn, fresh_n)
         is_open_b = np.atleast_1d(mask_bn.any(axis=1)).tolist()
-        verdicts = [
-            _turned_away(state, task, attempt, constraints, free_rn, fresh_n, policy, stamp)
-            for task, attempt, is_open in zip(tasks, attempts, is_open_b, strict=True)
+        turned_away = [
+            verdict
+            for (task, attempt), is_open in zip(looked_at, is_open_b, strict=True)
             if not is_open
+            and (verdict := _turned_away(state, task, attempt, constraints, free_rn, fresh_n, policy, stamp))
         ]
-        if any(is_open_b):
-            seen = Observation(
-                state,
-                [t for t, ok in zip(tasks, is_open_b, strict=True) if ok],
-                [a for a, ok in zip(attempts, is_open_b, strict=True) if ok],
-                mask_bn[is_open_b],
-                free_rn,
-            )
-            verdicts += _place(seen, *score(policy, seen), settings, stamp)
-        yield [v for v in verdicts if v is not None]
+        if turned_away:
+            yield turned_away
+        may_fit = [row for row, is_open in zip(looked_at, is_open_b, strict=True) if is_open]
+        size = _batch_size(settings, policy, len(state.nodes))
+        for start in range(0, len(may_fit), size):
+            seen = _observe(state, may_fit[start : start + size], constraints, fresh_n)
+            if seen.tasks:
+                yield _place(seen, *score(policy, seen), settings, stamp)
+
+
+def _look_again(state: State, constraints: Constraints) -> None:
+    """Attempts that no node had room for may find some now."""
+    columns = state.nodes_to_reconsider(all_each_step=constraints.follow_metrics)
+    if columns and len(state.queue):
+        allowed = [constraints.static_mask(state.nodes, task)[columns] for task in state.queue.kinds]
+        state.queue.unblock(state.ledger.free_rn[:, columns], np.array(allowed))
+
+
+def _observe(
+    state: State, batch: Sequence[tuple[TaskState, int]], constraints: Constraints, fresh_n: np.ndarray
+) -> Observation:
+    """The attempts of a batch that still wait and still find a node."""
+    waiting = [(task, attempt) for task, attempt in batch if attempt_key(task, attempt) in state.queue]
+    free_rn = state.ledger.free_rn
+    mask_bn = constraints.mask(state, [task for task, _ in waiting], free_rn, fresh_n)
+    rows = np.flatnonzero(mask_bn.any(axis=1)).tolist()
+    return Observation(state, [waiting[r][0] for r in rows], [waiting[r][1] for r in rows], mask_bn[rows], free_rn)
 
 
 def _batch_size(settings: DecideSettings, policy: Policy, nodes: int) -> int:

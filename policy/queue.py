@@ -9,8 +9,13 @@ import numpy as np
 from policy.ledger import AttemptKey
 from policy.resources import RESOURCES
 from policy.workflows import TaskState
+from schemas.records import Task
 
 FIRST_ROOM = 64
+MOST_KINDS = 1000
+"""With more, they are counted anew when nothing waits."""
+
+Kind = tuple[object, ...]
 
 
 class ReadyQueue:
@@ -26,6 +31,9 @@ class ReadyQueue:
         self._request_pr = np.zeros((FIRST_ROOM, len(RESOURCES)), np.int64)
         self._key_pk = np.zeros((FIRST_ROOM, 5))
         self._is_blocked_p = np.zeros(FIRST_ROOM, bool)
+        self._kind_p = np.zeros(FIRST_ROOM, np.int64)
+        self._kinds: list[Task] = []
+        self._kind_index: dict[Kind, int] = {}
         self.arrivals = 0
         """Attempts that ever arrived."""
 
@@ -50,6 +58,8 @@ class ReadyQueue:
             self._request_pr = np.pad(self._request_pr, ((0, row), (0, 0)))
             self._key_pk = np.pad(self._key_pk, ((0, row), (0, 0)))
             self._is_blocked_p = np.pad(self._is_blocked_p, (0, row))
+            self._kind_p = np.pad(self._kind_p, (0, row))
+        self._kind_p[row] = self._kind_of(task.task)
         self._row[key] = row
         self._tasks.append(task)
         self._attempts.append(attempt)
@@ -66,7 +76,7 @@ class ReadyQueue:
         last = len(self._tasks) - 1
         if row != last:
             self._tasks[row], self._attempts[row] = self._tasks[last], self._attempts[last]
-            for column in (self._request_pr, self._key_pk, self._is_blocked_p):
+            for column in (self._request_pr, self._key_pk, self._is_blocked_p, self._kind_p):
                 column[row] = column[last]
             self._row[attempt_key(self._tasks[row], self._attempts[row])] = row
         self._tasks.pop()
@@ -80,19 +90,40 @@ class ReadyQueue:
         self._is_blocked_p[row] = True
         return bool(is_news)
 
-    def unblock(self, free_rn: np.ndarray | None = None) -> None:
-        """Look again at the attempts that fit into one of these columns free_rn [R, N]; without them, at all."""
+    def unblock(self, free_rk: np.ndarray | None = None, allowed_sk: np.ndarray | None = None) -> None:
+        """Look again at the attempts that some of these nodes may take; without nodes, at all.
+
+        free_rk    [R, K]  int64, what is left on the nodes
+        allowed_sk [S, K]  bool, whether the node takes tasks of each of `kinds`; None: it does
+        """
         count = len(self)
-        if free_rn is None:
+        if free_rk is None:
             self._is_blocked_p[:count] = False
             return
         blocked = np.flatnonzero(self._is_blocked_p[:count])
-        for free_r in free_rn.T:
+        for column, free_r in enumerate(free_rk.T):
             if not len(blocked):
                 return
             fits = (self._request_pr[blocked] <= free_r).all(axis=1)
+            if allowed_sk is not None:
+                fits &= allowed_sk[self._kind_p[blocked], column]
             self._is_blocked_p[blocked[fits]] = False
             blocked = blocked[~fits]
+
+    @property
+    def kinds(self) -> list[Task]:
+        """A task of each kind that waits or has waited: alike in what they ask of a node's specification."""
+        return self._kinds
+
+    def _kind_of(self, task: Task) -> int:
+        if not self._tasks and len(self._kinds) > MOST_KINDS:
+            self._kinds, self._kind_index = [], {}
+        kind = kind_of(task)
+        at = self._kind_index.get(kind)
+        if at is None:
+            at = self._kind_index[kind] = len(self._kinds)
+            self._kinds.append(task)
+        return at
 
     def rows(self) -> Rows:
         """All of them, as they lie."""
@@ -172,3 +203,12 @@ class Rows:
 def attempt_key(task: TaskState, attempt: int) -> AttemptKey:
     """The attempt's key in ledger and queue."""
     return (task.workflow.workflow_id, task.task.task_id, attempt)
+
+
+def kind_of(task: Task) -> Kind:
+    """What the task asks of a node's specification, besides amounts."""
+    return (
+        tuple(sorted(task.node_selector.items())),
+        task.tolerations,
+        (task.gpu_memory_bytes if task.gpu else None),
+    )

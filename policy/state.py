@@ -89,6 +89,7 @@ class State:
         self._failure_n = np.zeros(16)
         self.looked_step = NEVER
         """The step of the windows at which waiting attempts were last looked at again."""
+        self._looked_fresh_n = np.zeros(0, bool)
         self._samples = 0
         self._fresh_at = (-1, -1)
         self._fresh_n = np.zeros(0, bool)
@@ -146,14 +147,21 @@ class State:
                 found.append(TaskEvent(self.pool, *key, node_id, self.now_ms, EventKind.REJECTED, env, reason=reason))
         return found
 
-    def look_again(self) -> None:
-        """Attempts that no node had room for may find some: where room was made, and on nodes that report again."""
-        if self.ledger.freed:
-            self.queue.unblock(self.ledger.free_rn[:, sorted(self.ledger.freed)])
-            self.ledger.freed.clear()
+    def nodes_to_reconsider(self, *, all_each_step: bool = False) -> list[int]:
+        """Columns where room was made since the last call, and those that report again.
+
+        all_each_step  all that report, at each new step of the windows: where rules look at what is measured
+        """
+        columns, self.ledger.freed = self.ledger.freed, set()
         if self.looked_step != self.windows.step:
             self.looked_step = self.windows.step
-            self.queue.unblock(self.ledger.free_rn[:, self.fresh()])
+            before_n, fresh_n = self._looked_fresh_n, self.fresh()
+            is_back_n = fresh_n.copy()
+            if not all_each_step:
+                is_back_n[: len(before_n)] &= ~before_n
+            columns |= set(np.flatnonzero(is_back_n).tolist())
+            self._looked_fresh_n = fresh_n
+        return sorted(columns)
 
     @property
     def has_open_questions(self) -> bool:

@@ -14,7 +14,20 @@ import numpy as np
 from policy.state import State, StateSettings
 from policy.workflows import TaskState
 
-KEPT_FOR_SPEED = {"_derived", "_fold", "_fresh_at", "_fresh_n", "_samples", "_room", "encoded", "kept_row"}
+KEPT_FOR_SPEED = {
+    "_derived",
+    "_fold",
+    "_fresh_at",
+    "_fresh_n",
+    "_samples",
+    "_looked_fresh_n",
+    "_kinds",
+    "_kind_index",
+    "_kind_p",
+    "_room",
+    "encoded",
+    "kept_row",
+}
 """Attributes without influence on any answer."""
 WITHOUT_ORDER = {"NodeTable.index", "Ledger._on_node", "ReadyQueue._row"}
 """Dicts of which nobody asks more than what stands under a key; nothing and something empty are the same there."""
