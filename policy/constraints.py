@@ -83,15 +83,18 @@ class Constraints:
         mask_bn = np.broadcast_to(fresh_n, (len(tasks), len(fresh_n))).copy()
         for resource, free_n in enumerate(np.maximum(free_rn, 0)):
             mask_bn &= request_br[:, resource, None] <= free_n
-        columns: Mapping[str, np.ndarray] | None = None
+        plain_n = self.static_mask(state.nodes, PLAIN)
+        is_plain_b = [_is_plain(t.task) for t in tasks]
+        if not plain_n.all():
+            mask_bn[is_plain_b] &= plain_n
+        columns = rule_columns(state, free_rn) if self.rules is not None else {}
         for row, task in enumerate(tasks):
-            if not _is_plain(task.task) or self._has_taints(state.nodes):
+            if not is_plain_b[row]:
                 mask_bn[row] &= self.static_mask(state.nodes, task.task)
             for node_id in task.excluded_nodes:
                 if node_id in state.nodes.index:
                     mask_bn[row, state.nodes.index[node_id]] = False
             if self.rules is not None:
-                columns = columns or rule_columns(state, free_rn)
                 mask_bn[row] &= self._rules_mask(state, task, columns)[0]
         return mask_bn
 
@@ -139,9 +142,6 @@ class Constraints:
                 self._static.clear()
             self._static[key] = mask_n
         return mask_n
-
-    def _has_taints(self, nodes: NodeTable) -> bool:
-        return not self.static_mask(nodes, PLAIN).all()
 
     def _rules_mask(
         self, state: State, task: TaskState, columns: Mapping[str, np.ndarray]

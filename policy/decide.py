@@ -95,7 +95,12 @@ def decide(
         may_fit = [row for row, is_open in zip(looked_at, is_open_b, strict=True) if is_open]
         size = _batch_size(settings, policy, len(state.nodes))
         for start in range(0, len(may_fit), size):
-            seen = _observe(state, may_fit[start : start + size], constraints, fresh_n)
+            batch = may_fit[start : start + size]
+            if start == 0:  # nothing has changed since the mask was made
+                tasks, attempts = zip(*batch, strict=True)
+                seen = Observation(state, tasks, attempts, mask_bn[is_open_b][:size], free_rn)
+            else:
+                seen = _observe(state, batch, constraints, fresh_n)
             if seen.tasks:
                 yield _place(seen, *score(policy, seen), settings, stamp)
 
