@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,31 +38,23 @@ class Choice:
 
 
 class _Taken:
-    """What is left on the nodes that the batch has chosen so far."""
+    """What is left on the nodes that the batch has chosen so far. Plain integers: the nodes are few."""
 
-    def __init__(self, free_rn: np.ndarray, batch: int) -> None:
+    def __init__(self, free_rn: np.ndarray) -> None:
         self._free_rn = free_rn
-        self._nodes_k = np.empty(batch, np.int64)
-        self._left_kr = np.empty((batch, len(free_rn)), np.int64)
-        self._index: dict[int, int] = {}
-        self._least: list[int] | None = None
+        self._left: dict[int, list[int]] = {}
+        self._least = [sys.maxsize] * len(free_rn)
 
-    def take(self, node: int, request_r: np.ndarray) -> None:
-        at = self._index.get(node)
-        if at is None:
-            at = self._index[node] = len(self._index)
-            self._nodes_k[at] = node
-            self._left_kr[at] = self._free_rn[:, node]
-        self._left_kr[at] -= request_r
-        left = self._left_kr[at].tolist()
-        self._least = left if self._least is None else list(map(min, self._least, left))
+    def take(self, node: int, request: list[int]) -> None:
+        before = self._left.get(node) or self._free_rn[:, node].tolist()
+        left = self._left[node] = list(map(operator.sub, before, request))
+        self._least = list(map(min, self._least, left))
 
-    def full_for(self, request_r: np.ndarray) -> np.ndarray | None:
-        """The chosen nodes that have no room for the request; None where all have."""
-        if self._least is None or all(map(operator.le, request_r.tolist(), self._least)):
-            return None
-        count = len(self._index)
-        return self._nodes_k[:count][(request_r > self._left_kr[:count]).any(axis=1)]
+    def full_for(self, request: list[int]) -> list[int]:
+        """The chosen nodes that have no room for the request."""
+        if all(map(operator.le, request, self._least)):
+            return []
+        return [node for node, left in self._left.items() if any(map(operator.gt, request, left))]
 
 
 def arbitrate(
@@ -84,12 +77,12 @@ def arbitrate(
     """
     weight_bn = _weights(logits_bn, mask_bn, temperature)
     cumulated_bn = np.cumsum(weight_bn, axis=1)
-    taken = _Taken(free_rn, len(request_br))
+    taken = _Taken(free_rn)
     choices = []
-    for row, request_r in enumerate(request_br):
+    for row, request in enumerate(request_br.tolist()):
         weight_n, cumulated_n = weight_bn[row], cumulated_bn[row]
-        full = taken.full_for(request_r)
-        if full is not None and weight_n[full].any():
+        full = taken.full_for(request)
+        if full and weight_n[full].any():
             weight_n = weight_n.copy()
             weight_n[full] = 0.0
             if weight_n.max() < LEAST:
@@ -103,7 +96,7 @@ def arbitrate(
         if node >= len(weight_n) or weight_n[node] <= 0:  # the draw fell on the rounding of the last sum
             node = int(np.flatnonzero(weight_n)[-1])
         choices.append(Choice(node, weight_n, total))
-        taken.take(node, request_r)
+        taken.take(node, request)
     return choices
 
 
@@ -117,7 +110,7 @@ def _weights(logits_bn: np.ndarray, mask_bn: np.ndarray, temperature: float) -> 
     return (logits_bn >= best_b1 - TIE * np.maximum(1.0, np.abs(best_b1))).astype(np.float64)
 
 
-def _without(logits_n: np.ndarray, mask_n: np.ndarray, full: np.ndarray, temperature: float) -> np.ndarray:
+def _without(logits_n: np.ndarray, mask_n: np.ndarray, full: list[int], temperature: float) -> np.ndarray:
     """Unnormalised probabilities [N] over the nodes that are not full."""
     mask_n = mask_n.copy()
     mask_n[full] = False

@@ -5,7 +5,6 @@ Live agents, the simulator and the log all decide here.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -136,16 +135,15 @@ def _place(
     state = seen.state
     draws = [draw(t.workflow.workflow_id, t.task.task_id, a) for t, a in zip(seen.tasks, seen.attempts, strict=True)]
     choices = arbitrate(logits_bn, seen.mask_bn, seen.request_br, seen.free_rn, policy.temperature, np.array(draws))
-    best_bk = _best(np.where(seen.mask_bn, logits_bn, -np.inf), settings.candidates)
+    evidence = _evidence(seen, choices, logits_bn, settings.candidates)
     feasible_b = seen.mask_bn.sum(axis=1).tolist()
     verdicts = []
     for row, choice in enumerate(choices):
         if choice.node != NOWHERE:
             placement = _placement(seen, row, choice, policy, stamp)
-            evidence = _candidates(seen, choice, logits_bn[row], best_bk[row])
-            verdict = Verdict(placement, _evidence(placement, policy, draws[row], feasible_b[row], evidence, {}))
-            state.apply(verdict.placement)
-            verdicts.append(verdict)
+            decision = _decision(placement, policy, draws[row], feasible_b[row], evidence[row], {})
+            state.apply(placement)
+            verdicts.append(Verdict(placement, decision))
     if not verdicts:  # the first task of a batch finds all that its mask promised
         raise UnusableWeights(f"policy {policy.name}: no score of a feasible node is finite; use another policy")
     return verdicts
@@ -170,25 +168,39 @@ def _placement(seen: Observation, row: int, choice: Choice, policy: Policy, stam
     )
 
 
-def _best(logits_bn: np.ndarray, count: int) -> list[list[int]]:
-    """The nodes of the best scores of each row, in any order."""
-    if logits_bn.shape[1] <= count:
-        return [list(range(logits_bn.shape[1]))] * len(logits_bn)
-    return np.argpartition(logits_bn, -count, axis=1)[:, -count:].tolist()
+Candidates = tuple[tuple[str, ...], tuple[float, ...], tuple[float, ...]]
+"""Names, scores and probabilities."""
 
 
-def _candidates(
-    seen: Observation, choice: Choice, logits_n: np.ndarray, best: Sequence[int]
-) -> tuple[Sequence[str], Sequence[float], Sequence[float]]:
-    """Names, scores and probabilities of the chosen node and of the best others, best first."""
-    scored = dict(zip(best, logits_n[best].tolist(), strict=True))
-    if choice.node not in scored:
-        del scored[min(scored, key=scored.__getitem__)]
-        scored[choice.node] = float(logits_n[choice.node])
-    ranked = sorted((n for n, score in scored.items() if math.isfinite(score)), key=lambda n: -scored[n])
+def _evidence(seen: Observation, choices: Sequence[Choice], logits_bn: np.ndarray, count: int) -> list[Candidates]:
+    """For each task of a batch, the chosen node and the best others, best first."""
+    scores_bn = np.where(seen.mask_bn, logits_bn, -np.inf)
+    best_bk = _best(scores_bn, [choice.node for choice in choices], min(count, scores_bn.shape[1]))
+    scores_bk = np.take_along_axis(scores_bn, best_bk, axis=1)
+    order_bk = np.argsort(-scores_bk, axis=1, kind="stable")
+    best_bk = np.take_along_axis(best_bk, order_bk, axis=1)
+    scores_bk = np.take_along_axis(scores_bk, order_bk, axis=1)
+    counts = np.isfinite(scores_bk).sum(axis=1).tolist()
     specs = seen.state.nodes.specs
-    probabilities = (choice.weight_n[ranked] / choice.total).tolist()
-    return [specs[n].node_id for n in ranked], [scored[n] for n in ranked], probabilities
+    found: list[Candidates] = []
+    for row, (best, scores) in enumerate(zip(best_bk.tolist(), scores_bk.tolist(), strict=True)):
+        choice, known = choices[row], counts[row]
+        weights = choice.weight_n[best_bk[row, :known]] / (choice.total or 1.0)
+        names = tuple([specs[node].node_id for node in best[:known]])
+        found.append((names, tuple(scores[:known]), tuple(weights.tolist())))
+    return found
+
+
+def _best(scores_bn: np.ndarray, chosen: Sequence[int], count: int) -> np.ndarray:
+    """The nodes of the best scores of each row, the chosen one among them: best_bk [B, K], in any order."""
+    if count == scores_bn.shape[1]:
+        return np.broadcast_to(np.arange(count), (len(scores_bn), count))
+    best_bk = np.argpartition(scores_bn, -count, axis=1)[:, -count:]
+    worst_b = np.take_along_axis(scores_bn, best_bk, axis=1).argmin(axis=1)
+    for row in np.flatnonzero(~(best_bk == np.array(chosen)[:, None]).any(axis=1)).tolist():
+        if chosen[row] != NOWHERE:
+            best_bk[row, worst_b[row]] = chosen[row]
+    return best_bk
 
 
 def _turned_away(
@@ -222,18 +234,17 @@ def _turned_away(
         as_of=stamp.as_of,
     )
     state.apply(placement)
-    return Verdict(placement, _evidence(placement, policy, 0.0, 0, ((), (), ()), dict(rejections)))
+    return Verdict(placement, _decision(placement, policy, 0.0, 0, ((), (), ()), dict(rejections)))
 
 
-def _evidence(
+def _decision(
     placement: Placement,
     policy: Policy,
     drawn: float,
     feasible: int,
-    candidates: tuple[Sequence[str], Sequence[float], Sequence[float]],
+    candidates: Candidates,
     rejections: dict[str, int],
 ) -> Decision:
-    names, scores, probabilities = candidates
     return Decision(
         placement.pool,
         placement.workflow_id,
@@ -248,8 +259,6 @@ def _evidence(
         drawn,
         placement.node_id,
         feasible,
-        tuple(names),
-        tuple(scores),
-        tuple(probabilities),
+        *candidates,
         rejections,
     )
