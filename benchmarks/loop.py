@@ -10,10 +10,10 @@ import numpy as np
 from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.line import report
-from benchmarks.plant import POOL, Plant, broker, task_ready
+from benchmarks.plant import POOL, START_MS, Plant, broker, task_ready
 from schemas.codec import Codec
-from schemas.records import Outcome, Placement
-from schemas.topics import PLACEMENTS, TASK_READY
+from schemas.records import EventKind, Outcome, Placement, TaskEvent
+from schemas.topics import PLACEMENTS, TASK_EVENTS, TASK_READY
 from streams.kafka import KafkaSettings, checked, reader, watermarks
 
 SETTLE_S = 1.0
@@ -68,8 +68,18 @@ def burst(plant: Plant, count: int, prefix: str) -> tuple[float, float]:
     arrivals.wait_for(count)
     wall_s = max(arrivals.at.values(), default=started) - started
     spent_s = plant.cpu_s - cpu_s
+    finish(plant, arrivals)
+    time.sleep(SETTLE_S)
     arrivals.close()
     return len(arrivals.at) / wall_s, len(arrivals.at) / max(spent_s, 0.01)
+
+
+def finish(plant: Plant, arrivals: Arrivals) -> None:
+    """Report the placed tasks as finished: a pool's state is bounded by what is live."""
+    for workflow_id in arrivals.at:
+        event = TaskEvent(POOL, workflow_id, "t", 0, "", START_MS + 300_000, EventKind.FINISHED)
+        plant.publisher.send(TASK_EVENTS, POOL, event, plant.partition)
+    plant.publisher.flush()
 
 
 def paced(plant: Plant, rate: float, seconds: float, prefix: str) -> np.ndarray:
@@ -90,6 +100,7 @@ def paced(plant: Plant, rate: float, seconds: float, prefix: str) -> np.ndarray:
         plant.publisher.send(TASK_READY, POOL, ready, plant.partition)
         number += 1
     arrivals.wait_for(number)
+    finish(plant, arrivals)
     arrivals.close()
     return np.array([1000 * (arrivals.at[w] - at) for w, at in sent.items() if w in arrivals.at])
 

@@ -23,7 +23,7 @@ from policy.queue import attempt_key
 from policy.resources import RESOURCES
 from policy.state import State, StateSettings
 from policy.workflows import NONE, Status, TaskState, Workflow
-from schemas.codec import Codec
+from schemas.codec import SINGLE_OBJECT, Codec
 from schemas.records import Env, NodeMetrics, Task, TaskReady, WorkflowClass, WorkflowSubmitted
 
 Columns = Mapping[str, np.ndarray]
@@ -175,6 +175,23 @@ def _encoded(workflow: Workflow) -> list[bytes]:
     elif not kept:
         kept.append(zlib.compress(codec.encode(workflow.record, ""), FAST))
     return kept
+
+
+def keep(state: State, record: object, payload: bytes) -> None:
+    """Spare a snapshot the encoding of a record that was folded in just now, and came as these bytes.
+
+    Only single-object encoding is kept: it can be read without a registry.
+    """
+    if payload[:2] != SINGLE_OBJECT or not isinstance(record, WorkflowSubmitted | TaskReady):
+        return
+    workflow = state.workflows.get(record.workflow_id)
+    if workflow is None:
+        return
+    if workflow.record is record:
+        workflow.encoded = [zlib.compress(payload, FAST)]
+    elif isinstance(record, TaskReady) and record.task is not None and len(workflow.encoded) == len(workflow.tasks) - 1:
+        if workflow.is_open and workflow.tasks[-1].task is record.task:
+            workflow.encoded.append(payload)
 
 
 def _announced(task: TaskState) -> TaskReady:

@@ -114,7 +114,7 @@ class Trunk:
                 else:
                     partition.fold_samples(samples)
                     samples.clear()
-                    due += partition.fold(record)
+                    due += partition.fold(record, message.value)
                 if isinstance(record, TaskReady):
                     key = (record.workflow_id, record.task_id, record.attempt)
                     partition.arrivals[key] = message.timestamp

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from confluent_kafka import Message
 
 from policy.state import State, StateSettings
+from policy.state_columns import keep
 from schemas import topics as catalogue
 from schemas.checks import check_samples, check_time
 from schemas.dag import check_task, check_workflow
 from schemas.errors import InvalidRecord
-from schemas.records import NodeMetrics, Placement, TaskEvent, TaskReady, WorkflowSubmitted
+from schemas.records import EventKind, NodeMetrics, Placement, TaskEvent, TaskReady, WorkflowSubmitted
 from schemas.topics import Topic, partition_of
 
 
@@ -51,10 +52,13 @@ class Partition:
         """Whether the record at this offset is folded already."""
         return offset < self.offsets.get(topic.name, 0)
 
-    def fold(self, record: object) -> list[TaskReady]:
+    def fold(self, record: object, payload: bytes = b"") -> list[TaskReady]:
         """Check a record and fold it in; returns what it makes due. Raises InvalidInput; the state is as before."""
         self.check(record)
-        return self._pool(record.pool).apply(record)  # type: ignore[attr-defined]
+        state = self._pool(record.pool)  # type: ignore[attr-defined]
+        due = state.apply(record)
+        keep(state, record, payload)
+        return due
 
     def fold_samples(self, records: Sequence[NodeMetrics]) -> None:
         """Fold records in that hold only samples and have been checked; those of one pool together."""
@@ -97,6 +101,10 @@ class Partition:
             check_time(record.event_time_ms, where)
         if isinstance(record, WorkflowSubmitted):
             check_workflow(record, f"workflow {record.workflow_id}")
+        elif isinstance(record, TaskEvent) and record.kind == EventKind.UNKNOWN:
+            raise InvalidRecord(
+                where, "is of a kind that is not known here", "upgrade headrace, or send a kind it knows", "shape"
+            )
         elif isinstance(record, TaskReady):
             if record.attempt < 0 or not record.workflow_id or not record.task_id:
                 raise InvalidRecord(where, "lacks its ids, or its attempt is negative", "fill them in", "shape")

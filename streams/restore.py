@@ -96,6 +96,6 @@ def _fold(partition: Partition, topic: Topic, message: Message, codec: Codec, fe
         record: object = decoded(message, codec, topic.record)
         if isinstance(record, Placement) and not fence.admits(record, offset):
             return
-        partition.fold(record)
+        partition.fold(record, message.value() or b"")
     except InvalidInput:
         pass  # the owner that read it first has sent it to the dead letters

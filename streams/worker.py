@@ -47,7 +47,7 @@ class WorkerSettings:
     """Where /metrics, /healthz and /readyz listen."""
     port: int = 9108
     """Their port; 0 takes a free one."""
-    snapshot_s: float = 10.0
+    snapshot_s: float = 30.0
     """Seconds between two snapshots of a partition that changed."""
     start_deadline_s: float = 60.0
     """A worker that is not ready by then ends."""

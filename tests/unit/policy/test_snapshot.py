@@ -20,6 +20,7 @@ from policy.heuristics import HEURISTICS
 from policy.simulator import SimulatedCluster, SimulatorSettings
 from policy.snapshot import FRAME, MAGIC, VERSION, dump, load
 from policy.state import REUSE_AFTER_MS, State, StateSettings
+from policy.state_columns import keep
 from policy.windows import STEP_MS
 from schemas.codec import Codec
 from schemas.errors import StateLost
@@ -394,3 +395,18 @@ def framed(columns: dict[str, np.ndarray]) -> bytes:
 
 SNAPSHOT = dump(a_little_of_everything())
 WHOLE = whole(a_little_of_everything())
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_records_kept_as_they_came_make_the_same_state(is_open):
+    record = a_ready(a_task()) if is_open else a_workflow(a_task("a"), a_task("b", after=["a"]))
+    payload = Codec().encode(record, "topic")
+    state = a_state(a_node())
+    state.apply(record)
+
+    keep(state, record, payload)
+    loaded = load(dump(state), StateSettings())
+
+    (workflow,) = state.workflows.values()
+    assert len(workflow.encoded) == 1
+    assert whole(loaded) == whole(state)
