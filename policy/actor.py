@@ -21,6 +21,7 @@ from policy.encodings import (
     NodeInputs,
     PoolMemory,
     dag_of,
+    empty,
     joined,
     node_inputs,
     node_key,
@@ -75,6 +76,7 @@ class Actor:
         self.settings = settings or ActorSettings()
         self.version = weights.manifest.version
         self._sessions = open_sessions(weights, self.settings.device)
+        self._hidden = len(weights.manifest.golden["node"].outputs["pool_h"])
         self._space = Workspace()
         self._memories: WeakKeyDictionary[State, PoolMemory] = WeakKeyDictionary()
         self._warm_up()
@@ -112,9 +114,11 @@ class Actor:
 
     def encode(self, inputs: NodeInputs) -> NodeEncoding:
         """Encode nodes, slice by slice; changes nothing, so that another thread may do it."""
-        size = self.settings.slice_nodes
+        nodes, size = len(inputs.present_n), self.settings.slice_nodes
+        if nodes == 0:  # on an LSTM over nothing ONNX Runtime aborts the process
+            return empty(inputs.key, self._hidden)
         slices, counts = [], []
-        for first in range(0, max(len(inputs.present_n), 1), size):
+        for first in range(0, nodes, size):
             part = slice(first, first + size)
             present_n = inputs.present_n[part]
             window_ntf = window_features(inputs.window_tnm[:, part])

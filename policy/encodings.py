@@ -68,6 +68,12 @@ class NodeEncoding:
         )
 
 
+def empty(key: NodeKey, hidden: int) -> NodeEncoding:
+    """The encoding of a pool without nodes."""
+    zeros_hn = np.zeros((hidden, 0), np.float32)
+    return NodeEncoding(key, zeros_hn, np.zeros(0, np.float32), np.zeros(hidden, np.float32))
+
+
 def joined(key: NodeKey, slices: list[NodeEncoding], counts: list[float]) -> NodeEncoding:
     """The encoding of nodes that were encoded slice by slice; `counts`: how many nodes of each slice count."""
     weights = np.array(counts, np.float32) / max(sum(counts), 1.0)

@@ -209,10 +209,13 @@ def manifest_json(manifest: Manifest) -> str:
 
 
 def _arrays(members: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    return {
+    arrays = {
         name: np.array(member["values"].split(), member["type"]).reshape(member["shape"])
         for name, member in members.items()
     }
+    if not arrays or not all(array.size for array in arrays.values()):
+        raise ValueError("golden arrays must not be empty")  # on some, ONNX Runtime aborts the process
+    return arrays
 
 
 def _plain(arrays: Arrays) -> dict[str, dict[str, object]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -81,14 +82,16 @@ Report = Callable[[str], None]
 def clone(settings: CloneSettings, report: Report = print) -> Path:
     """Train a network to decide as the teacher does, and write its weights; returns their folder.
 
+    One seed makes one set of weights, to the bit on one kind of processor.
     Raises InvalidConfiguration, UnusableWeights.
     """
-    torch.manual_seed(settings.seed)
     teacher = heuristic(settings.teacher)
     lessons = collect(settings, teacher, TRAINING, settings.episodes, report)
     exam = collect(settings, teacher, HELD_OUT, settings.held_out, report)
-    network = ActorCritic()
-    fit(network, lessons, settings, report)
+    with one_thread():
+        torch.manual_seed(settings.seed)
+        network = ActorCritic()
+        fit(network, lessons, settings, report)
     agreement = agreed(network, exam, settings)
     report(f"held out: the same node as {teacher.name} in {agreement:.2%} of {len(exam.best)} decisions")
     origin = Origin(settings.command, settings.seed, evaluation={"agreement": agreement})
@@ -97,6 +100,17 @@ def clone(settings: CloneSettings, report: Report = print) -> Path:
     write_weights(weights, settings.out)
     report(f"{settings.out}: weights {weights.manifest.version}")
     return settings.out
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch on one thread: sums over more depend on how many there are."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +204,12 @@ def agreed(network: ActorCritic, lessons: Lessons, settings: CloneSettings) -> f
 
 
 def evaluated(weights: WeightSet, settings: CloneSettings, teacher: Policy, report: Report) -> WeightSet:
-    """The weights, with how they did beside the teacher on episodes that neither has seen, in their manifest."""
+    """The weights, with how they did beside the teacher on episodes that neither has seen, in their manifest.
+
+    `actor` is as it is served; `clone` the same, but with its tasks in the teacher's order.
+    """
     actor = Actor(weights, ActorSettings(device="cpu")).policy()
-    rivals = (actor, heuristic("random"))
+    rivals = (replace(actor, name="clone", urgency=teacher.urgency), actor, heuristic("random"))
     ratios: dict[str, list[float]] = {policy.name: [] for policy in rivals}
     for at in range(settings.evaluated):
         base_s = _play(settings, EVALUATION, at, teacher)

@@ -106,6 +106,7 @@ def test_a_clone_is_exported_measured_and_the_same_twice(tmp_path):
     assert weights.files == read_weights(again).files
     evaluation = weights.manifest.evaluation
     assert evaluation["agreement"] > 0.9
+    assert evaluation["turnaround_clone_over_heft"] == pytest.approx(1.0, abs=0.1)
     assert evaluation["turnaround_actor_over_heft"] == pytest.approx(1.0, abs=0.3)
     assert evaluation["turnaround_random_over_heft"] > evaluation["turnaround_actor_over_heft"]
     assert "--teacher heft" in weights.manifest.command
