@@ -189,9 +189,10 @@ def keep(state: State, record: object, payload: bytes) -> None:
         return
     if workflow.record is record:
         workflow.encoded = [zlib.compress(payload, FAST)]
-    elif isinstance(record, TaskReady) and record.task is not None and len(workflow.encoded) == len(workflow.tasks) - 1:
-        if workflow.is_open and workflow.tasks[-1].task is record.task:
-            workflow.encoded.append(payload)
+        return
+    if isinstance(record, TaskReady) and workflow.is_open and len(workflow.encoded) == len(workflow.tasks) - 1:
+        is_newest = record.task is not None and workflow.tasks[-1].task is record.task
+        workflow.encoded += [payload] if is_newest else []
 
 
 def _announced(task: TaskState) -> TaskReady:
