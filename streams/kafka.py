@@ -25,6 +25,7 @@ FULL_WAIT_S = 30.0
 READ_S = 0.02
 """How long a read waits for more records before it hands on those that came."""
 ASK_AGAIN_S = 0.1
+SERVED_TIMEOUT_S = 1.0
 PASSING = frozenset(
     (
         KafkaError._ALL_BROKERS_DOWN,
@@ -105,17 +106,33 @@ def create_topics(kafka: KafkaSettings, topics: TopicSettings, timeout_s: float 
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise BrokerError(f"topic {name} cannot be created: {error.args[0].str()}") from error
-    _wait_until_known(client, kafka, created, timeout_s)
+    counts = {topics.full_name(topic): topics.partition_count(topic) for topic in missing}
+    partitions = [TopicPartition(name, number) for name in created for number in range(counts[name])]
+    _wait_until_served(kafka, partitions, timeout_s)
     return created
 
 
-def _wait_until_known(client: AdminClient, kafka: KafkaSettings, names: list[str], timeout_s: float) -> None:
-    """A topic is created before every broker knows of it."""
+def _wait_until_served(kafka: KafkaSettings, partitions: Iterable[TopicPartition], timeout_s: float) -> None:
+    """A topic is created before its brokers know of it, and has leaders before these answer."""
     deadline = time.monotonic() + timeout_s
-    while set(names) - set(_metadata(client, kafka, timeout_s).topics):
-        if time.monotonic() > deadline:
-            raise BrokerError(f"topics {', '.join(names)} were created, but Kafka does not list them")
-        time.sleep(0.05)
+    consumer = reader(kafka)
+    try:
+        for partition in partitions:
+            while (problem := _refusal(consumer, partition)) is not None:
+                if time.monotonic() > deadline:
+                    raise BrokerError(f"topic {partition.topic} was created, but Kafka does not serve it: {problem}")
+                time.sleep(0.02)
+    finally:
+        consumer.close()
+
+
+def _refusal(consumer: Consumer, partition: TopicPartition) -> str | None:
+    """Why the partition's leader does not say where the partition ends."""
+    try:
+        consumer.get_watermark_offsets(partition, timeout=1.0)
+    except KafkaException as error:
+        return str(error.args[0].str())
+    return None
 
 
 def check_topics(kafka: KafkaSettings, topics: TopicSettings, timeout_s: float = REQUEST_TIMEOUT_S) -> None:

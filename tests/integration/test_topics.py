@@ -14,7 +14,7 @@ from schemas.errors import BrokerError
 from schemas.records import TaskReady
 from schemas.topics import CATALOGUE, PLACEMENTS, TASK_READY, TopicSettings, partition_of
 from streams.broker import free_port
-from streams.kafka import KafkaSettings, Publisher, admin, check_topics, create_topics, read_range
+from streams.kafka import KafkaSettings, Publisher, admin, check_topics, create_topics, read_range, reader, watermarks
 from tests.processes import comes_true
 
 ANSWER_S = 20.0
@@ -42,6 +42,20 @@ def test_all_topics_are_created_as_the_catalogue_says(kafka: KafkaSettings, unma
         config = topic_config(kafka, unmade_topics.full_name(topic))
         expected = {**topic.settings(), "message.timestamp.type": "LogAppendTime"}
         assert {key: config[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize("again", range(4))
+def test_created_topics_answer_at_once(kafka: KafkaSettings, unmade_topics: TopicSettings, again: int) -> None:
+    create_topics(kafka, unmade_topics)
+
+    consumer = reader(kafka)
+    ends = [
+        watermarks(consumer, unmade_topics.full_name(topic), number)
+        for topic in CATALOGUE
+        for number in range(unmade_topics.partition_count(topic))
+    ]
+    consumer.close()
+    assert set(ends) == {(0, 0)}
 
 
 def test_creating_topics_that_are_there_does_nothing(kafka: KafkaSettings, topics: TopicSettings) -> None:
