@@ -27,7 +27,9 @@ def read(payload: bytes, record: type[Record]) -> Record:
     try:
         value: Record = _value(_load(payload, record.__name__), record, record.__name__)
     except RecursionError as error:
-        raise InvalidRecord(record.__name__, "is nested too deep", "send one JSON object a record") from error
+        raise InvalidRecord(
+            record.__name__, "is nested too deep", "send one JSON object a record", "invalid_json"
+        ) from error
     return value
 
 
@@ -35,7 +37,7 @@ def _load(payload: bytes, where: str) -> Any:
     try:
         return json.loads(payload)
     except ValueError as error:
-        raise InvalidRecord(where, f"is no JSON: {error}", "send one JSON object a record") from error
+        raise InvalidRecord(where, f"is no JSON: {error}", "send one JSON object a record", "invalid_json") from error
 
 
 def _value(plain: Any, hint: Any, where: str) -> Any:

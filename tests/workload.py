@@ -7,6 +7,7 @@ import time
 import numpy as np
 
 from schemas.records import WorkflowSubmitted
+from schemas.topics import partition_of
 from trainer.workloads import WorkloadSettings, example_nodes, random_workload
 
 POOL = "default"
@@ -24,3 +25,8 @@ def some_work(
         WorkflowSubmitted(pool, f"{prefix}{at}", now_ms, w.name, w.workflow_class, w.env, w.tasks)
         for at, w in enumerate(made)
     ]
+
+
+def pool_in(number: int, partitions: int = 4) -> str:
+    """The name of a pool that lies in this partition."""
+    return next(name for name in map("pool-{}".format, range(1000)) if partition_of(name, partitions) == number)
