@@ -310,6 +310,23 @@ def topics_check(config: Config = None) -> None:
     print("all topics are as configured")
 
 
+@train_app.command("clone")
+def train_clone(
+    out: Annotated[Path, typer.Option(help="Folder for the weights.")] = Path("weights"),
+    teacher: Annotated[str, typer.Option(help="The heuristic to imitate.")] = "heft",
+    episodes: Annotated[int, typer.Option(help="Simulated episodes to learn from.")] = 12,
+    seed: Annotated[int, typer.Option(help="One seed makes one set of weights.")] = 0,
+) -> None:
+    """Train the actor to decide as a heuristic does, and write its weights (for policy.weights)."""
+    from schemas.errors import InvalidConfiguration
+
+    try:
+        from trainer.clone import CloneSettings, clone
+    except ImportError as error:
+        raise InvalidConfiguration("train", f"needs more packages: {error}", "install headrace[train]") from error
+    clone(CloneSettings(out=out, teacher=teacher, episodes=episodes, seed=seed))
+
+
 def main() -> None:
     """Run the command line; an error of headrace's is one line on stderr."""
     try:

@@ -23,16 +23,19 @@ from policy.state import State
 from schemas import topics as catalogue
 from schemas.codec import Codec
 from schemas.errors import HeadraceError, InvalidCluster, InvalidInput, InvalidRecord, InvalidWorkflow
-from schemas.records import DeadLetter, NodeMetrics, Outcome, TaskReady
+from schemas.records import DeadLetter, NodeMetrics, Outcome, TaskReady, WorkflowSubmitted
 from schemas.topics import DEAD_LETTERS, DECISIONS, NODE_METRICS, PLACEMENTS, TASK_EVENTS, TASK_READY, Topic
 from streams import metrics
 from streams.kafka import Publisher
-from streams.partition import Partition
+from streams.partition import Arrival, Partition
 from streams.policies import Guard
 from streams.transport import Chunk, UntouchedSchema
 
 log = logging.getLogger("headrace.agents")
 
+MOST_TRACES = 10_000
+"""With more, those of finished workflows are dropped."""
+CONTENT_TYPE, TRACE = "content-type", "traceparent"
 LARGEST_LETTER = 900_000
 """Bytes of a bad record that its dead letter keeps."""
 
@@ -81,13 +84,14 @@ class Trunk:
             if topic is NODE_METRICS and not _spans_a_stall(chunk):
                 due += self._look_after(partition)
             metrics.DECISION_SECONDS.labels("fold").observe(time.perf_counter() - started)
-            self.announce(due)
+            self.announce(partition, due)
             await self.decide(partition)
 
-    def announce(self, due: list[TaskReady]) -> None:
+    def announce(self, partition: Partition, due: list[TaskReady]) -> None:
         """Publish attempts that became due. They come back through the topic, and are decided then."""
         for ready in due:
-            self._publisher.send(TASK_READY, ready.pool, ready)
+            headers = _trace_header(partition.traces.get(ready.workflow_id))
+            self._publisher.send(TASK_READY, ready.pool, ready, partition.number, headers=headers)
 
     async def decide(self, partition: Partition) -> None:
         """Decide what can be decided now. The caller holds the lock."""
@@ -104,7 +108,7 @@ class Trunk:
             if partition.has_seen(topic, message.offset):
                 continue
             try:
-                record = self._codec.decode(message.value or b"", topic.record, _content_type(message))
+                record = self._codec.decode(message.value or b"", topic.record, _header(message, CONTENT_TYPE))
                 partition.check(record)
                 if isinstance(record, NodeMetrics):
                     sampled += len(record.nodes)
@@ -117,11 +121,15 @@ class Trunk:
                     due += partition.fold(record, message.value)
                 if isinstance(record, TaskReady):
                     key = (record.workflow_id, record.task_id, record.attempt)
-                    partition.arrivals[key] = message.timestamp
+                    partition.arrivals[key] = Arrival(message.timestamp, _header(message, TRACE))
+                elif isinstance(record, WorkflowSubmitted) and (trace := _header(message, TRACE)):
+                    partition.traces[record.workflow_id] = trace
             except InvalidInput as error:
                 self._bury(topic, chunk.partition, message, error)
             partition.offsets[topic.name] = message.offset + 1
         partition.fold_samples(samples)
+        if len(partition.traces) > MOST_TRACES:
+            partition.forget_traces()
         metrics.SAMPLES.inc(sampled)
         metrics.RECORDS.labels(topic.name).inc(len(chunk.records))
         return due
@@ -152,15 +160,15 @@ class Trunk:
 
     def _publish(self, partition: Partition, verdict: Verdict) -> None:
         placement = verdict.placement
-        self._publisher.send(
-            PLACEMENTS, placement.pool, placement, partition.number, on_delivery=partition.placement_delivered
-        )
+        arrival = partition.arrivals.pop((placement.workflow_id, placement.task_id, placement.attempt), None)
+        headers = _trace_header(arrival.trace if arrival else None)
+        delivered = partition.placement_delivered
+        self._publisher.send(PLACEMENTS, placement.pool, placement, partition.number, headers, delivered)
         self._publisher.send(DECISIONS, placement.pool, verdict.decision, partition.number)
         metrics.PLACEMENTS.labels(str(placement.outcome), placement.policy).inc()
-        arrived_ms = partition.arrivals.pop((placement.workflow_id, placement.task_id, placement.attempt), None)
         if placement.outcome == Outcome.PLACED:
-            if arrived_ms is not None:
-                metrics.READY_SECONDS.observe(max(0.0, time.time() - arrived_ms / 1000))
+            if arrival is not None:
+                metrics.READY_SECONDS.observe(max(0.0, time.time() - arrival.at_ms / 1000))
             return
         for reason, nodes in verdict.decision.rejections.items():
             metrics.REJECTIONS.labels(reason).inc(nodes)
@@ -202,9 +210,14 @@ def _spans_a_stall(chunk: Chunk) -> bool:
     return bool(chunk.records[-1].timestamp - chunk.records[0].timestamp > STALL_MS)
 
 
-def _content_type(message: object) -> bytes | None:
+def _header(message: object, name: str) -> bytes | None:
     headers = message.headers  # type: ignore[attr-defined]
-    return next((value for key, value in headers if key == "content-type"), None) if headers else None
+    return next((value for key, value in headers if key == name), None) if headers else None
+
+
+def _trace_header(trace: bytes | None) -> dict[str, bytes] | None:
+    """The trace goes from a submission to its attempts, and from an attempt to its placement."""
+    return None if trace is None else {TRACE: trace}
 
 
 def _reason(error: HeadraceError) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from confluent_kafka import Message
 
+from policy.ledger import AttemptKey
 from policy.state import State, StateSettings
 from policy.state_columns import keep
 from schemas import topics as catalogue
@@ -15,6 +17,14 @@ from schemas.dag import check_task, check_workflow
 from schemas.errors import InvalidRecord
 from schemas.records import EventKind, NodeMetrics, Placement, TaskEvent, TaskReady, WorkflowSubmitted
 from schemas.topics import Topic, partition_of
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """When a task-ready record arrived (broker's clock, ms), and the W3C traceparent that it carried."""
+
+    at_ms: int
+    trace: bytes | None
 
 
 class Partition:
@@ -36,8 +46,10 @@ class Partition:
         """The offset after our newest placement that Kafka confirmed."""
         self.written_by_others: int | None = None
         """The offset of the first placement, of those not looked at yet, that another worker wrote among ours."""
-        self.arrivals: dict[tuple[str, str, int], int] = {}
-        """When (broker's clock, ms) the attempts arrived that are not decided yet."""
+        self.arrivals: dict[AttemptKey, Arrival] = {}
+        """How the attempts arrived that are not decided yet."""
+        self.traces: dict[str, bytes] = {}
+        """W3C traceparent of the live workflows whose submission had one."""
         self.sampled_at: dict[str, float] = {}
         """When (wall clock, seconds) the pools' last samples were folded."""
         self._partitions = partitions
@@ -85,6 +97,11 @@ class Partition:
         if offset > self.placements_offset and self.written_by_others is None:
             self.written_by_others = self.placements_offset
         self.placements_offset = max(self.placements_offset, offset + 1)
+
+    def forget_traces(self) -> None:
+        """Drop the traces of workflows that are live no more."""
+        live = {workflow_id for state in self.pools.values() for workflow_id in state.workflows}
+        self.traces = {w: trace for w, trace in self.traces.items() if w in live}
 
     def check(self, record: object) -> None:
         """Raises InvalidInput for a record that must not be folded in."""

@@ -132,7 +132,7 @@ class Worker:
             )
             async with partition.lock:
                 if not partition.is_revoked and self.trunk is not None:
-                    self.trunk.announce(list(partition.due()))
+                    self.trunk.announce(partition, list(partition.due()))
                     await self.trunk.decide(partition)
             metrics.RESTORE_SECONDS.observe(time.monotonic() - started)
             partition.restored.set()
