@@ -66,7 +66,9 @@ def run_worker(settings: Settings) -> int:
     worker.watch_over(app)
     if uvloop is not None:
         asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-    runner = faust.Worker(app, loglevel="INFO", logging_config=None, override_logging=False, redirect_stdouts=False)
+    runner = faust.Worker(
+        app, quiet=True, loglevel="INFO", logging_config=None, override_logging=False, redirect_stdouts=False
+    )
     try:
         runner.execute_from_commandline()
     except SystemExit as stop:
