@@ -76,7 +76,7 @@ class Actor:
         self.settings = settings or ActorSettings()
         self.version = weights.manifest.version
         self._sessions = open_sessions(weights, self.settings.device)
-        self._hidden = len(weights.manifest.golden["node"].outputs["pool_h"])
+        self._node_outputs = weights.manifest.golden["node"].outputs
         self._space = Workspace()
         self._memories: WeakKeyDictionary[State, PoolMemory] = WeakKeyDictionary()
         self._warm_up()
@@ -98,12 +98,12 @@ class Actor:
         (logits_bn,) = self._sessions["head"].run(
             {
                 "context_bc": self._context(seen, self._fixed(memory, seen), free_3n, nodes.pool_h),
-                "key_hn": nodes.key_hn,
+                "key_kn": nodes.key_kn,
                 "bias_n": nodes.bias_n,
                 "pair_bpn": pair_features(seen, free_3n, self._space),
             }
         )
-        if not math.isfinite(logits_bn.sum()):
+        if not math.isfinite(np.add.reduce(logits_bn, axis=None)):
             raise UnusableWeights(f"weights {self.version}: a score is not finite; go back to earlier weights")
         return logits_bn
 
@@ -116,7 +116,7 @@ class Actor:
         """Encode nodes, slice by slice; changes nothing, so that another thread may do it."""
         nodes, size = len(inputs.present_n), self.settings.slice_nodes
         if nodes == 0:  # on an LSTM over nothing ONNX Runtime aborts the process
-            return empty(inputs.key, self._hidden)
+            return empty(inputs.key, self._node_outputs)
         slices, counts = [], []
         for first in range(0, nodes, size):
             part = slice(first, first + size)
@@ -152,8 +152,7 @@ class Actor:
         width, task_bf, pool_f = len(fixed[0]), task_features(seen), pool_features(seen, free_3n)
         changing = width + task_bf.shape[1]
         context_bc = np.empty((len(fixed), changing + len(pool_f) + len(pool_h)), np.float32)
-        for row, fixed_c in enumerate(fixed):
-            context_bc[row, :width] = fixed_c
+        context_bc[:, :width] = np.concatenate(fixed).reshape(len(fixed), width)
         context_bc[:, width:changing] = task_bf
         context_bc[:, changing : changing + len(pool_f)] = pool_f
         context_bc[:, changing + len(pool_f) :] = pool_h

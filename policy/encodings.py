@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -47,10 +48,10 @@ def node_key(state: State) -> NodeKey:
 
 @dataclass(frozen=True, slots=True)
 class NodeEncoding:
-    """What the head needs of a pool's nodes: key_hn [H, N], bias_n [N], pool_h [H]."""
+    """What the head needs of a pool's nodes: key_kn [K, N], bias_n [N], pool_h [H]."""
 
     key: NodeKey
-    key_hn: np.ndarray
+    key_kn: np.ndarray
     bias_n: np.ndarray
     pool_h: np.ndarray
 
@@ -60,18 +61,18 @@ class NodeEncoding:
         if missing <= 0:
             return self
         filled = max(len(self.bias_n), 1)
-        mean_h1 = self.key_hn.sum(axis=1, keepdims=True) / filled
+        mean_k1 = self.key_kn.sum(axis=1, keepdims=True) / filled
         return replace(
             self,
-            key_hn=np.concatenate([self.key_hn, np.repeat(mean_h1, missing, axis=1)], axis=1),
+            key_kn=np.concatenate([self.key_kn, np.repeat(mean_k1, missing, axis=1)], axis=1),
             bias_n=np.append(self.bias_n, np.full(missing, self.bias_n.sum() / filled, np.float32)),
         )
 
 
-def empty(key: NodeKey, hidden: int) -> NodeEncoding:
-    """The encoding of a pool without nodes."""
-    zeros_hn = np.zeros((hidden, 0), np.float32)
-    return NodeEncoding(key, zeros_hn, np.zeros(0, np.float32), np.zeros(hidden, np.float32))
+def empty(key: NodeKey, like: Mapping[str, np.ndarray]) -> NodeEncoding:
+    """The encoding of a pool without nodes, of the same widths as these outputs of the node encoder."""
+    width, hidden = len(like["key_kn"]), len(like["pool_h"])
+    return NodeEncoding(key, np.zeros((width, 0), np.float32), np.zeros(0, np.float32), np.zeros(hidden, np.float32))
 
 
 def joined(key: NodeKey, slices: list[NodeEncoding], counts: list[float]) -> NodeEncoding:
@@ -79,7 +80,7 @@ def joined(key: NodeKey, slices: list[NodeEncoding], counts: list[float]) -> Nod
     weights = np.array(counts, np.float32) / max(sum(counts), 1.0)
     return NodeEncoding(
         key,
-        np.concatenate([part.key_hn for part in slices], axis=1),
+        np.concatenate([part.key_kn for part in slices], axis=1),
         np.concatenate([part.bias_n for part in slices]),
         weights @ np.stack([part.pool_h for part in slices]),
     )

@@ -228,7 +228,7 @@ _TASK_SCALES = np.array([LOG_SECONDS, LOG_WORK, 1], np.float32)
 def pool_features(seen: Observation, free_3n: np.ndarray) -> np.ndarray:
     """pool_f [len(POOL_FEATURES)] float32; free_3n from `free_shares`."""
     pool_f = np.empty(len(POOL_FEATURES), np.float32)
-    pool_f[:-1] = (free_3n * seen.state.nodes.derived(mean_weights)).sum(axis=1)
+    pool_f[:-1] = np.vecdot(free_3n, seen.state.nodes.derived(mean_weights))
     pool_f[-1] = math.log1p(len(seen.state.queue)) / 4
     return pool_f
 

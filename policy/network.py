@@ -21,6 +21,8 @@ from policy.features import (
 )
 
 HIDDEN = 64
+KEY = 16
+"""Length of the vectors by which tasks and nodes are matched: all their products are a decision's dearest step."""
 HEADS = 4
 GAT_LAYERS = 3
 
@@ -45,14 +47,14 @@ class NodeEncoder(nn.Module):
     Shapes, of one pool or, with leading axes, of several:
         window_ntf [N, T, len(WINDOW_FEATURES)], node_nf [N, len(NODE_FEATURES)]
         present_n  [N]    how much the node counts in the pool: 0 where it is gone
-        -> key_hn [H, N], bias_n [N], pool_h [H], the mean state of the nodes that count
+        -> key_kn [KEY, N], bias_n [N], pool_h [H], the mean state of the nodes that count
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.lstm = nn.LSTM(len(WINDOW_FEATURES), HIDDEN, batch_first=True)
         self.mix = nn.Sequential(nn.Linear(HIDDEN + len(NODE_FEATURES), HIDDEN), nn.ReLU())
-        self.key = nn.Linear(HIDDEN, HIDDEN)
+        self.key = nn.Linear(HIDDEN, KEY)
         self.bias = _zeroed(nn.Linear(HIDDEN, 1))
 
     def forward(self, window_ntf: Tensor, node_nf: Tensor, present_n: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -94,22 +96,22 @@ class ScoringHead(nn.Module):
 
     The pair features pass straight through: with the rest at 0, this is a linear policy.
 
-    Shapes: context_bc [B, CONTEXT], pair_bpn [B, len(PAIR_FEATURES), N]; key_hn [H, N] and bias_n [N] of one pool, or
+    Shapes: context_bc [B, CONTEXT], pair_bpn [B, len(PAIR_FEATURES), N]; key_kn [KEY, N] and bias_n [N] of one pool, or
         with a leading axis B -> logits_bn [B, N]
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.mix = nn.Sequential(nn.Linear(CONTEXT, HIDDEN), nn.ReLU())
-        self.query = _zeroed(nn.Linear(HIDDEN, HIDDEN))
+        self.query = _zeroed(nn.Linear(HIDDEN, KEY))
         self.weight = _zeroed(nn.Linear(HIDDEN, len(PAIR_FEATURES)))
         with torch.no_grad():
             self.weight.bias.copy_(torch.tensor([PAIR_PRIOR[name] for name in PAIR_FEATURES]))
 
-    def forward(self, context_bc: Tensor, key_hn: Tensor, bias_n: Tensor, pair_bpn: Tensor) -> Tensor:
+    def forward(self, context_bc: Tensor, key_kn: Tensor, bias_n: Tensor, pair_bpn: Tensor) -> Tensor:
         mixed_bh = self.mix(context_bc)
         query_bh = self.query(mixed_bh)
-        matched_bn = query_bh @ key_hn if key_hn.dim() == 2 else (query_bh.unsqueeze(1) @ key_hn).squeeze(1)
+        matched_bn = query_bh @ key_kn if key_kn.dim() == 2 else (query_bh.unsqueeze(1) @ key_kn).squeeze(1)
         return matched_bn + bias_n + (self.weight(mixed_bh).unsqueeze(1) @ pair_bpn).squeeze(1)
 
 
@@ -145,12 +147,12 @@ class ActorCritic(nn.Module):
 
     def forward(self, moments: Moments) -> tuple[Tensor, Tensor]:
         """logits_bn [B, N], CLOSED where infeasible, and value_b [B]."""
-        key_shn, bias_sn, pool_sh = self.nodes(moments.window_sntf, moments.node_snf, moments.present_sn)
+        key_skn, bias_sn, pool_sh = self.nodes(moments.window_sntf, moments.node_snf, moments.present_sn)
         embedding_th, vector_gh = self.dags(moments.graph_tf, moments.edges_2e, moments.weight_gt)
         at, task, dag = moments.snapshot_b, moments.task_b, moments.dag_b
         fixed_bf, changing_bf = moments.graph_tf[task], torch.cat([moments.task_bf, moments.pool_bf], dim=-1)
         context_bc = torch.cat([fixed_bf, embedding_th[task], vector_gh[dag], changing_bf, pool_sh[at]], dim=-1)
-        logits_bn = self.head(context_bc, key_shn[at], bias_sn[at], moments.pair_bpn)
+        logits_bn = self.head(context_bc, key_skn[at], bias_sn[at], moments.pair_bpn)
         value_b = self.critic(context_bc, moments.pair_bpn, moments.mask_bn)
         return logits_bn.masked_fill(~moments.mask_bn, CLOSED), value_b
 

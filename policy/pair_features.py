@@ -5,8 +5,6 @@ Every pass over [B, N] counts here: a decision on 5,000 nodes is mostly these.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from policy.features import GPU, PAIR_FEATURES, inverse_capacity
@@ -28,15 +26,25 @@ class Workspace:
     """Memory that is used again by call after call: to get it anew from the system costs as much as to fill it."""
 
     def __init__(self) -> None:
-        self._buffers: dict[str, np.ndarray] = {}
+        self._buffer = np.empty(0, np.float32)
+        self._arrays: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
 
-    def take(self, name: str, *shape: int) -> np.ndarray:
-        """An array of this shape, float32, with anything in it; the last one of this name is overwritten."""
-        size = math.prod(shape)
-        buffer = self._buffers.get(name)
-        if buffer is None or len(buffer) < size:
-            buffer = self._buffers[name] = np.empty(size, np.float32)
-        return buffer[:size].reshape(shape)
+    def take(self, batch: int, nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """pair_bpn, scratch_2bn and feasible_bn, float32, with anything in them; those of before are overwritten."""
+        if self._arrays is None or self._arrays[2].shape != (batch, nodes):
+            size, features = batch * nodes, len(PAIR_FEATURES)
+            if len(self._buffer) < (features + 3) * size:
+                self._buffer = np.empty((features + 3) * size, np.float32)
+            pair, scratch, feasible = (
+                self._buffer[first * size : last * size]
+                for first, last in ((0, features), (features, features + 2), (features + 2, features + 3))
+            )
+            self._arrays = (
+                pair.reshape(batch, features, nodes),
+                scratch.reshape(2, batch, nodes),
+                feasible.reshape(batch, nodes),
+            )
+        return self._arrays
 
 
 def pair_features(seen: Observation, free_3n: np.ndarray, space: Workspace) -> np.ndarray:
@@ -45,13 +53,10 @@ def pair_features(seen: Observation, free_3n: np.ndarray, space: Workspace) -> n
     free_3n  from `free_shares`
     space    where the result lies, until the next call
     """
-    batch, nodes = seen.mask_bn.shape
-    pair_bpn = space.take("pair", batch, len(PAIR_FEATURES), nodes)
-    scratch_2bn = space.take("scratch", 2, batch, nodes)
-    feasible_bn = space.take("feasible", batch, nodes)
+    pair_bpn, scratch_2bn, feasible_bn = space.take(*seen.mask_bn.shape)
     np.copyto(feasible_bn, seen.mask_bn)
     request_3b1 = seen.request_br.T[: GPU + 1, :, None].astype(np.float32)
-    takes_gpu = [row for row, task in enumerate(seen.tasks) if task.request[GPU]]
+    takes_gpu = _rows([row for row, task in enumerate(seen.tasks) if task.request[GPU]], len(seen.tasks))
     _room(seen, request_3b1, takes_gpu, free_3n, scratch_2bn, pair_bpn)
     _cost(seen, request_3b1, takes_gpu, feasible_bn, scratch_2bn, pair_bpn)
     _time(seen, feasible_bn, scratch_2bn, pair_bpn)
@@ -59,10 +64,19 @@ def pair_features(seen: Observation, free_3n: np.ndarray, space: Workspace) -> n
     return pair_bpn
 
 
+Rows = slice | list[int]
+NO_ROWS = slice(0, 0)
+
+
+def _rows(chosen: list[int], batch: int) -> Rows:
+    """The rows as a slice where they are all of the batch, or none: numpy then copies nothing."""
+    return chosen if 0 < len(chosen) < batch else slice(0, len(chosen))
+
+
 def _room(
     seen: Observation,
     request_3b1: np.ndarray,
-    takes_gpu: list[int],
+    takes_gpu: Rows,
     free_3n: np.ndarray,
     scratch_2bn: np.ndarray,
     pair_bpn: np.ndarray,
@@ -71,7 +85,7 @@ def _room(
     np.multiply(request_3b1[:GPU], inverse_31n[:GPU], out=scratch_2bn)
     cpu_bn, memory_bn = np.subtract(free_3n[:GPU, None], scratch_2bn, out=scratch_2bn)
     free_bn = np.minimum(cpu_bn, memory_bn, out=pair_bpn[:, FREE])
-    if takes_gpu:
+    if takes_gpu != NO_ROWS:
         gpu_gn = free_3n[GPU] - request_3b1[GPU, takes_gpu] * inverse_31n[GPU]
         free_bn[takes_gpu] = np.minimum(free_bn[takes_gpu], gpu_gn)
     # numpy's minimum is fast between arrays, slow with a scalar.
@@ -83,7 +97,7 @@ def _room(
 def _cost(
     seen: Observation,
     request_3b1: np.ndarray,
-    takes_gpu: list[int],
+    takes_gpu: Rows,
     feasible_bn: np.ndarray,
     scratch_2bn: np.ndarray,
     pair_bpn: np.ndarray,
@@ -93,7 +107,7 @@ def _cost(
     inverse_3b1 = 1 / (request_3b1 + SMALL)
     worth_bn, memory_bn = np.multiply(inverse_3b1[:GPU], worth_31n[:GPU], out=scratch_2bn)
     np.minimum(worth_bn, memory_bn, out=worth_bn)
-    if takes_gpu:
+    if takes_gpu != NO_ROWS:
         gpu_gn = inverse_3b1[GPU, takes_gpu] * worth_31n[GPU]
         worth_bn[takes_gpu] = np.minimum(worth_bn[takes_gpu], gpu_gn)
     _share_of_best(worth_bn, feasible_bn, memory_bn, pair_bpn[:, COST])
@@ -112,9 +126,9 @@ def _time(seen: Observation, feasible_bn: np.ndarray, scratch_2bn: np.ndarray, p
         pair_bpn[:, TRANSFER : LOCAL + 1] = 0
 
 
-def _place(seen: Observation, takes_gpu: list[int], pair_bpn: np.ndarray) -> None:
+def _place(seen: Observation, takes_gpu: Rows, pair_bpn: np.ndarray) -> None:
     pair_bpn[:, GPU_UNNEEDED] = seen.state.nodes.derived(has_gpu)
-    if takes_gpu:
+    if takes_gpu != NO_ROWS:
         pair_bpn[takes_gpu, GPU_UNNEEDED] = 0
     pair_bpn[:, FAILURE] = seen.state.failure_n
     pair_bpn[:, WISHES] = 0

@@ -12,6 +12,17 @@ import onnxruntime
 from policy.weight_set import PARTS, Arrays, WeightSet, file_name
 from schemas.errors import UnusableWeights
 
+INPUTS = {
+    "node": ("window_ntf", "node_nf", "present_n"),
+    "dag": ("graph_tf", "edges_2e", "weight_gt"),
+    "head": ("context_bc", "key_kn", "bias_n", "pair_bpn"),
+}
+OUTPUTS = {
+    "node": ("key_kn", "bias_n", "pool_h"),
+    "dag": ("embedding_th", "vector_gh"),
+    "head": ("logits_bn",),
+}
+"""What each part is given, and what it answers; `policy.network` says what they are."""
 DEVICES = ("auto", "cuda", "cpu")
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 TYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
@@ -110,7 +121,14 @@ def open_session(part: str, content: bytes, provider: str) -> Session:
         onnx = onnxruntime.InferenceSession(content, _options(), providers=providers)
     except Exception as error:  # onnxruntime's errors have no common base but this
         raise UnusableWeights(f"{file_name(part)}: ONNX Runtime cannot load it: {error}") from error
-    return Session(part, onnx, tuple(output.name for output in onnx.get_outputs()))
+    inputs, outputs = (tuple(value.name for value in values) for values in (onnx.get_inputs(), onnx.get_outputs()))
+    if (inputs, outputs) != (INPUTS[part], OUTPUTS[part]):
+        raise UnusableWeights(
+            f"{file_name(part)}: makes {', '.join(outputs)} of {', '.join(inputs)}, "
+            f"not {', '.join(OUTPUTS[part])} of {', '.join(INPUTS[part])}; "
+            "train weights with this version, or run the version that they were trained with"
+        )
+    return Session(part, onnx, outputs)
 
 
 def _options() -> onnxruntime.SessionOptions:

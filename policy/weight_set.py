@@ -205,7 +205,7 @@ def manifest_json(manifest: Manifest) -> str:
         part: {"inputs": _plain(sample.inputs), "outputs": _plain(sample.outputs)}
         for part, sample in manifest.golden.items()
     }
-    return json.dumps(members, indent=1) + "\n"
+    return json.dumps(members, indent=1, allow_nan=False) + "\n"
 
 
 def _arrays(members: Mapping[str, Any]) -> dict[str, np.ndarray]:

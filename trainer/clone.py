@@ -62,9 +62,14 @@ class CloneSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("episodes", "held_out", "evaluated", "workflows", "epochs", "batch"):
-            if getattr(self, name) < 1:
-                raise InvalidConfiguration(f"clone.{name}", f"{getattr(self, name)} is too small", "give 1 or more")
+        for name, least in (
+            ("evaluated", 2),
+            *((n, 1) for n in ("episodes", "held_out", "workflows", "epochs", "batch")),
+        ):
+            if getattr(self, name) < least:
+                raise InvalidConfiguration(
+                    f"clone.{name}", f"{getattr(self, name)} is too small", f"give {least} or more"
+                )
         if not self.nodes or min(self.nodes) < 1 or not self.loads or not min(self.loads) > 0:
             raise InvalidConfiguration("clone", "nodes and loads are lists of positive numbers", "give some")
         if not 0 < self.learning_rate < 1:
@@ -225,8 +230,7 @@ def evaluated(weights: WeightSet, settings: CloneSettings, teacher: Policy, repo
 
 def _interval(values: Sequence[float]) -> tuple[float, float]:
     """The mean, and half of its 95 % interval."""
-    spread = float(np.std(values, ddof=1)) if len(values) > 1 else float("nan")
-    return float(np.mean(values)), 1.96 * spread / len(values) ** 0.5
+    return float(np.mean(values)), 1.96 * float(np.std(values, ddof=1)) / len(values) ** 0.5
 
 
 def _play(settings: CloneSettings, purpose: int, at: int, policy: Policy) -> float:

@@ -19,8 +19,8 @@ import torch_geometric
 from torch import Tensor, nn
 
 from policy.features import GRAPH_FEATURES, NODE_FEATURES, PAIR_FEATURES, WINDOW_FEATURES
-from policy.network import CONTEXT, HIDDEN, ActorCritic
-from policy.sessions import CPU, Session, open_session, relative_difference
+from policy.network import CONTEXT, KEY, ActorCritic
+from policy.sessions import CPU, OUTPUTS, Session, open_session, relative_difference
 from policy.weight_set import NETWORK, Arrays, Golden, Manifest, WeightSet, digest, file_name, write_weights
 from policy.windows import STEPS
 from schemas.errors import UnusableWeights
@@ -120,7 +120,7 @@ def restored(weights: WeightSet) -> ActorCritic:
     return network
 
 
-INPUTS: Mapping[str, Mapping[str, tuple[str | int, ...]]] = {
+AXES: Mapping[str, Mapping[str, tuple[str | int, ...]]] = {
     "node": {
         "window_ntf": ("N", STEPS, len(WINDOW_FEATURES)),
         "node_nf": ("N", len(NODE_FEATURES)),
@@ -133,24 +133,18 @@ INPUTS: Mapping[str, Mapping[str, tuple[str | int, ...]]] = {
     },
     "head": {
         "context_bc": ("B", CONTEXT),
-        "key_hn": (HIDDEN, "N"),
+        "key_kn": (KEY, "N"),
         "bias_n": ("N",),
         "pair_bpn": ("B", len(PAIR_FEATURES), "N"),
     },
 }
-"""Of each part its inputs, in the order of the module's arguments: the sizes of their axes, open ones by name."""
-
-OUTPUTS = {
-    "node": ("key_hn", "bias_n", "pool_h"),
-    "dag": ("embedding_th", "vector_gh"),
-    "head": ("logits_bn",),
-}
+"""Of each part's inputs, in the order of the module's arguments, the sizes of the axes; open ones by name."""
 
 
 def sample(part: str, sizes: Mapping[str, int], rng: np.random.Generator) -> Arrays:
     """Random inputs of a part, of these sizes, with few decimals."""
     arrays = {}
-    for name, axes in INPUTS[part].items():
+    for name, axes in AXES[part].items():
         shape = [axis if isinstance(axis, int) else sizes[axis] for axis in axes]
         arrays[name] = rng.uniform(-1, 2, shape).round(2).astype(np.float32)
     if part == "node":
@@ -173,7 +167,7 @@ def _to_onnx(part: str, module: nn.Module) -> bytes:
     inputs = sample(part, SAMPLE_SIZES, np.random.default_rng(0))
     axes = {
         name: {at: torch.export.Dim(axis, min=1) for at, axis in enumerate(shape) if isinstance(axis, str)}
-        for name, shape in INPUTS[part].items()
+        for name, shape in AXES[part].items()
     }
     with torch.no_grad(), _quiet():
         program = torch.onnx.export(
@@ -219,19 +213,19 @@ def _stripped(model: onnx.ModelProto) -> bytes:
 
 
 def check_axes(part: str, content: bytes) -> None:
-    """Refuse a file whose inputs have not the axes of INPUTS: an open axis that the exporter fixed without a word.
+    """Refuse a file whose inputs have not the axes of AXES: an open axis that the exporter fixed without a word.
 
     Raises UnusableWeights.
     """
     graph = onnx.load_from_string(content).graph
     for value in graph.input:
         axes = tuple(d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim)
-        if axes != INPUTS[part].get(value.name):
+        if axes != AXES[part].get(value.name):
             raise UnusableWeights(
-                f"{file_name(part)}: {value.name} has the axes {axes}, not {INPUTS[part].get(value.name)}; "
+                f"{file_name(part)}: {value.name} has the axes {axes}, not {AXES[part].get(value.name)}; "
                 "export with samples whose sizes are 2 or more and all different"
             )
-    missing = set(INPUTS[part]) - {value.name for value in graph.input}
+    missing = set(AXES[part]) - {value.name for value in graph.input}
     if missing:
         raise UnusableWeights(f"{file_name(part)}: does not look at {', '.join(sorted(missing))}")
 

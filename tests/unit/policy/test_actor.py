@@ -208,7 +208,7 @@ def test_nodes_encoded_in_slices_are_the_same_as_at_once():
 
     one, other = whole.encode(inputs), sliced.encode(inputs)
 
-    assert other.key_hn == pytest.approx(one.key_hn, abs=1e-5)
+    assert other.key_kn == pytest.approx(one.key_kn, abs=1e-5)
     assert other.bias_n == pytest.approx(one.bias_n, abs=1e-5)
     assert other.pool_h == pytest.approx(one.pool_h, abs=1e-5)
 
@@ -263,7 +263,7 @@ def test_nodes_are_encoded_in_another_thread_while_decisions_are_made(actor):
         actor.score(an_observation(state))
     thread.join()
 
-    assert all(np.array_equal(e.key_hn, expected.key_hn) for e in found)
+    assert all(np.array_equal(e.key_kn, expected.key_kn) for e in found)
     assert len(found) == 5
 
 
@@ -309,6 +309,13 @@ def test_bytes_that_are_no_onnx_are_refused():
     files = {**WEIGHTS.files, "dag.onnx": b"not a graph"}
 
     with pytest.raises(UnusableWeights, match=r"dag.onnx: ONNX Runtime cannot load it"):
+        Actor(WeightSet(WEIGHTS.manifest, files), ON_CPU)
+
+
+def test_a_part_of_other_inputs_is_refused():
+    files = {**WEIGHTS.files, "dag.onnx": WEIGHTS.files["head.onnx"]}
+
+    with pytest.raises(UnusableWeights, match=r"dag.onnx: makes logits_bn of context_bc, .*, not embedding_th"):
         Actor(WeightSet(WEIGHTS.manifest, files), ON_CPU)
 
 

@@ -120,6 +120,7 @@ def test_a_clone_is_exported_measured_and_the_same_twice(tmp_path):
     ("fields", "named"),
     [
         ({"episodes": 0}, "clone.episodes"),
+        ({"evaluated": 1}, "clone.evaluated"),
         ({"nodes": ()}, "nodes and loads"),
         ({"loads": (0.0,)}, "nodes and loads"),
         ({"learning_rate": 0.0}, "clone.learning_rate"),

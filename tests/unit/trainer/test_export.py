@@ -11,12 +11,12 @@ import torch
 
 from policy.actor import Actor, ActorSettings
 from policy.network import ActorCritic
-from policy.sessions import open_session
+from policy.sessions import INPUTS, open_session
 from policy.weight_set import FILES, NETWORK, PARTS, WeightSet, file_name, read_weights, write_weights
 from schemas.errors import UnusableWeights
 from tests.builders import a_node, a_ready, a_state, a_task, an_observation, some_nodes, submit
 from trainer import export
-from trainer.export import INPUTS, PARITY_SIZES, check_axes, check_parity, restored, sample
+from trainer.export import AXES, PARITY_SIZES, check_axes, check_parity, restored, sample
 from trainer.moments import Memory
 
 MODULES = {"node": "nodes", "dag": "dags", "head": "head"}
@@ -36,7 +36,11 @@ def test_every_open_axis_is_open_in_the_file(weights, part):
 
     found = {v.name: tuple(d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim) for v in graph.input}
 
-    assert found == dict(INPUTS[part])
+    assert found == dict(AXES[part])
+
+
+def test_the_inputs_are_those_that_the_actor_gives():
+    assert {part: tuple(axes) for part, axes in AXES.items()} == INPUTS
 
 
 def test_an_axis_that_was_fixed_is_refused(weights):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from policy.features import GRAPH_FEATURES, NODE_FEATURES, PAIR_FEATURES, POOL_FEATURES, TASK_FEATURES, WINDOW_FEATURES
-from policy.network import CLOSED, CONTEXT, HIDDEN, PAIR_PRIOR, ActorCritic, Moments
+from policy.network import CLOSED, CONTEXT, KEY, PAIR_PRIOR, ActorCritic, Moments
 from policy.windows import STEPS
 
 
@@ -70,11 +70,11 @@ def test_a_network_that_has_learnt_nothing_is_the_linear_policy_of_its_prior():
 def test_many_pools_at_once_are_the_same_as_one_by_one():
     network, moments = a_network(), some_moments()
 
-    key_shn, bias_sn, pool_sh = network.nodes(moments.window_sntf, moments.node_snf, moments.present_sn)
+    key_skn, bias_sn, pool_sh = network.nodes(moments.window_sntf, moments.node_snf, moments.present_sn)
 
     for at in range(2):
-        key_hn, bias_n, pool_h = network.nodes(moments.window_sntf[at], moments.node_snf[at], moments.present_sn[at])
-        assert torch.allclose(key_hn, key_shn[at], atol=1e-6)
+        key_kn, bias_n, pool_h = network.nodes(moments.window_sntf[at], moments.node_snf[at], moments.present_sn[at])
+        assert torch.allclose(key_kn, key_skn[at], atol=1e-6)
         assert torch.allclose(bias_n, bias_sn[at], atol=1e-6)
         assert torch.allclose(pool_h, pool_sh[at], atol=1e-6)
 
@@ -82,10 +82,10 @@ def test_many_pools_at_once_are_the_same_as_one_by_one():
 def test_the_head_scores_a_batch_on_one_pool_as_on_copies_of_it():
     network = a_network()
     context_bc, pair_bpn = torch.rand(3, CONTEXT), torch.rand(3, len(PAIR_FEATURES), 7)
-    key_hn, bias_n = torch.rand(HIDDEN, 7), torch.rand(7)
+    key_kn, bias_n = torch.rand(KEY, 7), torch.rand(7)
 
-    one_bn = network.head(context_bc, key_hn, bias_n, pair_bpn)
-    copies_bn = network.head(context_bc, key_hn.expand(3, -1, -1), bias_n.expand(3, -1), pair_bpn)
+    one_bn = network.head(context_bc, key_kn, bias_n, pair_bpn)
+    copies_bn = network.head(context_bc, key_kn.expand(3, -1, -1), bias_n.expand(3, -1), pair_bpn)
 
     assert torch.allclose(one_bn, copies_bn, atol=1e-5)
 
@@ -104,10 +104,10 @@ def test_the_key_of_a_node_does_not_depend_on_the_other_nodes():
     network, moments = a_network(), some_moments()
     window_ntf, node_nf, present_n = moments.window_sntf[0], moments.node_snf[0], moments.present_sn[0]
 
-    key_hn, _, _ = network.nodes(window_ntf, node_nf, present_n)
-    alone_hn, _, _ = network.nodes(window_ntf[2:3], node_nf[2:3], present_n[2:3])
+    key_kn, _, _ = network.nodes(window_ntf, node_nf, present_n)
+    alone_kn, _, _ = network.nodes(window_ntf[2:3], node_nf[2:3], present_n[2:3])
 
-    assert torch.allclose(key_hn[:, 2:3], alone_hn, atol=1e-6)
+    assert torch.allclose(key_kn[:, 2:3], alone_kn, atol=1e-6)
 
 
 def test_dags_side_by_side_do_not_touch():
