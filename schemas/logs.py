@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 NOISY = ("faust", "mode", "aiokafka", "headrace.librdkafka", "asyncio", "kafka")
+QUIET_S = 10.0
+MOST_KNOWN = 1000
 
 
 class JsonFormatter(logging.Formatter):
@@ -27,9 +29,30 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str, ensure_ascii=False)
 
 
+class Repeats(logging.Filter):
+    """Lets a line of the libraries pass once in `QUIET_S`: while a broker is away they write a hundred a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed_s: dict[tuple[str, str], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is none of theirs, or another one than those just before."""
+        if not record.name.startswith(NOISY):
+            return True
+        line = (record.name, str(record.msg))
+        if record.created - self._passed_s.get(line, -QUIET_S) < QUIET_S:
+            return False
+        if len(self._passed_s) >= MOST_KNOWN:
+            self._passed_s.clear()
+        self._passed_s[line] = record.created
+        return True
+
+
 def set_up(level: str = "INFO") -> None:
-    """Log JSON lines to stderr; of the libraries only warnings."""
+    """Log JSON lines to stderr; of the libraries only warnings, and those not over and over."""
     handler = logging.StreamHandler()
+    handler.addFilter(Repeats())
     handler.setFormatter(JsonFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
