@@ -43,6 +43,10 @@ WARM_UP = ((1, 2), (8, 100), (64, 1000))
 """Sizes, tasks and nodes, of the runs that warm the sessions up."""
 
 
+INLINE_NODES = 500
+"""Nodes that are encoded between two decisions without a decision being late for it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ActorSettings:
     """Where and how the actor runs."""
@@ -52,7 +56,8 @@ class ActorSettings:
     temperature: float = 0.3
     """Softmax temperature over the feasible nodes; 0 takes the best one."""
     synchronous: bool = True
-    """Encode the nodes when a decision finds them changed; else whoever calls `encode` does, beside the decisions."""
+    """Encode the nodes when a decision finds them changed; else, in a pool of more than `INLINE_NODES`, whoever calls
+    `encode` does, beside the decisions."""
     slice_nodes: int = 256
     """Nodes that are encoded at a time: other threads get a turn in between."""
 
@@ -112,6 +117,11 @@ class Actor:
         nodes = self._memory(state).nodes
         return nodes is None or nodes.key != node_key(state)
 
+    def waits_for_encoding(self, state: State) -> bool:
+        """Whether the pool's nodes have changed, and nobody will encode them but who calls `encode`."""
+        is_inline = self.settings.synchronous or len(state.nodes) <= INLINE_NODES
+        return not is_inline and self._memory(state).nodes is not None and self.is_behind(state)
+
     def encode(self, inputs: NodeInputs) -> NodeEncoding:
         """Encode nodes, slice by slice; changes nothing, so that another thread may do it."""
         nodes, size = len(inputs.present_n), self.settings.slice_nodes
@@ -140,7 +150,8 @@ class Actor:
         return memory
 
     def _nodes(self, memory: PoolMemory, state: State) -> NodeEncoding:
-        if memory.nodes is None or (self.settings.synchronous and memory.nodes.key != node_key(state)):
+        is_inline = self.settings.synchronous or len(state.nodes) <= INLINE_NODES
+        if memory.nodes is None or (is_inline and memory.nodes.key != node_key(state)):
             memory.nodes = self.encode(node_inputs(state))
         memory.nodes = memory.nodes.fit(len(state.nodes))
         return memory.nodes

@@ -13,11 +13,13 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TYPE_CHECKING
 
 import faust
 
 from policy.constraints import Constraints
 from policy.decide import DecideSettings, Stamp, Verdict, decide
+from policy.encodings import NodeInputs, node_inputs
 from policy.observation import Policy
 from policy.state import State
 from schemas import topics as catalogue
@@ -30,6 +32,9 @@ from streams.kafka import Publisher
 from streams.partition import Arrival, Partition
 from streams.policies import Guard
 from streams.transport import Chunk, UntouchedSchema
+
+if TYPE_CHECKING:
+    from policy.actor import Actor
 
 log = logging.getLogger("headrace.agents")
 
@@ -59,6 +64,7 @@ class Trunk:
         constraints: Constraints,
         settings: DecideSettings,
         decider: ThreadPoolExecutor,
+        actor: Actor | None = None,
     ) -> None:
         self._find = find
         self._publisher = publisher
@@ -68,6 +74,9 @@ class Trunk:
         self._constraints = constraints
         self._settings = settings
         self._decider = decider
+        self._actor = actor
+        self._encoder = ThreadPoolExecutor(1, "encoder")
+        self._encoding: dict[str, asyncio.Task[None]] = {}
         self._steps: dict[str, int] = {}
 
     async def handle(self, topic: Topic, chunk: Chunk) -> None:
@@ -85,6 +94,7 @@ class Trunk:
                 due += self._look_after(partition)
             metrics.DECISION_SECONDS.labels("fold").observe(time.perf_counter() - started)
             self.announce(partition, due)
+            self._encode_changed(partition)
             await self.decide(partition)
 
     def announce(self, partition: Partition, due: list[TaskReady]) -> None:
@@ -92,6 +102,28 @@ class Trunk:
         for ready in due:
             headers = _trace_header(partition.traces.get(ready.workflow_id))
             self._publisher.send(TASK_READY, ready.pool, ready, partition.number, headers=headers)
+
+    def _encode_changed(self, partition: Partition) -> None:
+        """Have the nodes of a large pool encoded beside the decisions, once for each change of its windows."""
+        if self._actor is None:
+            return
+        for pool, state in partition.pools.items():
+            if pool not in self._encoding and self._actor.waits_for_encoding(state):
+                encode = self._encode(partition, state, node_inputs(state))
+                self._encoding[pool] = asyncio.get_running_loop().create_task(encode)
+                self._encoding[pool].add_done_callback(partial(self._encoded, pool))
+
+    async def _encode(self, partition: Partition, state: State, inputs: NodeInputs) -> None:
+        assert self._actor is not None
+        loop = asyncio.get_running_loop()
+        encoding = await loop.run_in_executor(self._encoder, self._actor.encode, inputs)
+        async with partition.lock:
+            self._actor.use(state, encoding)
+
+    def _encoded(self, pool: str, task: asyncio.Task[None]) -> None:
+        del self._encoding[pool]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("actor.encoding_failed", extra={"pool": pool, "error": str(error)})
 
     async def decide(self, partition: Partition) -> None:
         """Decide what can be decided now. The caller holds the lock."""

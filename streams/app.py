@@ -81,7 +81,8 @@ def run_worker(settings: Settings) -> int:
 def build(settings: Settings) -> tuple[Worker, faust.App, HealthServer]:
     """The worker's parts, put together."""
     codec = codec_for(settings.kafka)
-    policy = policies.build(settings.policy)
+    actor = policies.build_actor(settings.policy, synchronous=False) if settings.policy.name == "actor" else None
+    policies.announce(settings.policy, actor)
     fallback = heuristic(settings.policy.fallback)
     decider = ThreadPoolExecutor(1, "decider")
     failed: list[Worker] = []
@@ -97,11 +98,12 @@ def build(settings: Settings) -> tuple[Worker, faust.App, HealthServer]:
         worker.find,
         publisher,
         codec,
-        policy,
+        actor.policy() if actor else heuristic(settings.policy.name),
         policies.Guard(fallback, settings.policy.deadline_ms),
         Constraints(settings.policy.node_filter_rules),
         settings.decide,
         decider,
+        actor,
     )
     app = _app(settings, worker, codec)
     health = HealthServer(settings.worker.host, settings.worker.port, worker.is_alive, worker.is_ready)

@@ -6,6 +6,7 @@ import logging
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from policy.heuristics import heuristic
 from policy.observation import Observation, Policy
 from schemas.errors import HeadraceError, InvalidConfiguration
 from streams import metrics
+
+if TYPE_CHECKING:
+    from policy.actor import Actor
 
 log = logging.getLogger("headrace.policy")
 
@@ -51,17 +55,27 @@ class PolicySettings:
 def build(settings: PolicySettings) -> Policy:
     """The policy of this name. Raises InvalidConfiguration or UnusableWeights."""
     if settings.name != "actor":
-        policy = heuristic(settings.name)
-        metrics.ACTOR.info({"policy": policy.name, "version": policy.version, "provider": "none"})
-        return policy
+        return heuristic(settings.name)
+    return build_actor(settings).policy()
+
+
+def build_actor(settings: PolicySettings, *, synchronous: bool = True) -> Actor:
+    """The actor; not synchronous: its caller has the nodes of large pools encoded. Raises UnusableWeights."""
     from policy.actor import load_actor  # onnxruntime is only loaded where it decides
 
-    actor = load_actor(settings.weights, device=settings.device, temperature=settings.temperature)
-    policy = actor.policy()
-    metrics.ACTOR.info({"policy": policy.name, "version": policy.version, "provider": actor.provider})
+    return load_actor(
+        settings.weights, device=settings.device, temperature=settings.temperature, synchronous=synchronous
+    )
+
+
+def announce(settings: PolicySettings, actor: Actor | None) -> None:
+    """Say who decides, and on what it runs: a silent fall back to the CPU is a defect."""
+    if actor is None:
+        metrics.ACTOR.info({"policy": settings.name, "version": "", "provider": "none"})
+        return
+    metrics.ACTOR.info({"policy": "actor", "version": actor.version, "provider": actor.provider})
     level = logging.WARNING if settings.device == "auto" and actor.provider.startswith("CPU") else logging.INFO
-    log.log(level, "actor.loaded", extra={"version": policy.version, "provider": actor.provider})
-    return policy
+    log.log(level, "actor.loaded", extra={"version": actor.version, "provider": actor.provider})
 
 
 class Guard:

@@ -403,3 +403,19 @@ def test_an_actor_that_was_cloned_places_nearly_as_its_teacher(actor):
 
 def test_the_provider_is_one_of_onnx_runtimes(actor):
     assert actor.provider in onnxruntime.get_available_providers()
+
+
+def test_only_the_nodes_of_a_large_pool_wait_for_somebody_to_encode_them(monkeypatch):
+    monkeypatch.setattr("policy.actor.INLINE_NODES", 2)
+    actor = load_actor(synchronous=False, device="cpu")
+    small, large = a_state(*some_nodes(2)), a_state(*some_nodes(3))
+    for state in (small, large):
+        submit(state, a_task("t0"))
+        actor.score(an_observation(state))
+        state.apply(some_metrics(*state.nodes.specs, at_s=60.0))
+
+    waits = actor.waits_for_encoding(small), actor.waits_for_encoding(large)
+    actor.use(large, actor.encode(node_inputs(large)))
+
+    assert waits == (False, True)
+    assert not actor.waits_for_encoding(large)
