@@ -221,6 +221,7 @@ def test_an_empty_pool_can_be_encoded(actor):
 
 
 def test_beside_the_decisions_the_nodes_stay_as_they_were_encoded(monkeypatch):
+    monkeypatch.setattr("policy.actor.INLINE_NODES", 0)
     actor = Actor(WEIGHTS, replace(ON_CPU, synchronous=False))
     counted = Counted(actor, monkeypatch)
     state = a_state(*some_nodes(3))
