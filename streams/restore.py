@@ -35,11 +35,14 @@ FOLD_ORDER = (
 
 def restore(
     partition: Partition, kafka: KafkaSettings, topics: TopicSettings, codec: Codec, publisher: Publisher, owner: str
-) -> None:
-    """Make the partition ours, and its state that of all records so far. Blocks. Raises BrokerError, StateLost."""
+) -> int:
+    """Make the partition ours, and its state that of all records so far; returns how many records that took.
+
+    Blocks. Raises BrokerError, StateLost.
+    """
     started = time.monotonic()
     if partition.is_revoked:
-        return  # a claim now would void what its new owner decides
+        return 0  # a claim now would void what its new owner decides
     partition.epoch = claim(partition.number, publisher, owner)
     saved = snapshots.read(kafka, topics, codec, partition.number, partition.settings)
     if saved is not None:
@@ -63,6 +66,7 @@ def restore(
             "seconds": round(time.monotonic() - started, 3),
         },
     )
+    return folded
 
 
 def _missed(partition: Partition, kafka: KafkaSettings, topics: TopicSettings) -> Iterable[Message]:

@@ -16,7 +16,7 @@ log = logging.getLogger("headrace.supervisor")
 
 RESTART_AFTER_S = 0.2
 LONGEST_PAUSE_S = 10.0
-STEADY_S = 30.0
+STEADY_S = 5.0
 """A child that lived this long is started again without a pause."""
 POLL_S = 0.1
 

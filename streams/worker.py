@@ -12,7 +12,7 @@ from collections.abc import Callable, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from policy.state import StateSettings
 from schemas import topics as catalogue
@@ -28,9 +28,13 @@ from streams.restore import restore
 
 log = logging.getLogger("headrace.worker")
 
+Answer = TypeVar("Answer")
+
 TICK_S = 0.5
 BACKGROUND_THREADS = 4
 """Partitions that are restored at the same time."""
+SAVED_AT_ONCE = 1000
+"""Records that a restore may fold before its result is worth a snapshot."""
 EXIT_FAILED = 70
 """The exit code of a worker that could not go on; its successor carries on from the topics."""
 
@@ -127,7 +131,7 @@ class Worker:
     async def _take_over(self, partition: Partition) -> None:
         try:
             started = time.monotonic()
-            await self._in_background(
+            folded = await self._in_background(
                 partial(restore, partition, self._kafka, self._topics, self._codec, self._publisher, self._owner)
             )
             async with partition.lock:
@@ -136,6 +140,8 @@ class Worker:
                     await self.trunk.decide(partition)
             metrics.RESTORE_SECONDS.observe(time.monotonic() - started)
             partition.restored.set()
+            if folded > SAVED_AT_ONCE:  # whoever dies young must not leave ever more to fold to its successors
+                await self._save(partition)
         except Exception as error:
             self.fail(error)
 
@@ -150,7 +156,8 @@ class Worker:
             metrics.LOOP_LAG.set(max(0.0, self._last_tick - expected))
             self._gauge()
             for partition in list(self._partitions.values()):
-                await self._in_background(partial(self._check_claim, partition))
+                if partition.written_by_others is not None:
+                    self._background.submit(self._check_claim, partition)
             if not self._is_ready_once() and self._last_tick - self._started > self.settings.start_deadline_s:
                 self.fail(HeadraceError(f"not ready within {self.settings.start_deadline_s:g} s: {self.is_ready()}"))
 
@@ -207,7 +214,11 @@ class Worker:
         start, partition.written_by_others = partition.written_by_others, None
         if start is None or partition.is_revoked:
             return
-        other = later_owner(self._kafka, self._topics, self._codec, partition.number, partition.epoch, start)
+        try:
+            other = later_owner(self._kafka, self._topics, self._codec, partition.number, partition.epoch, start)
+        except HeadraceError as error:
+            self.fail(error)
+            return
         if other is not None and not partition.is_revoked:
             self.fail(
                 HeadraceError(
@@ -279,8 +290,8 @@ class Worker:
         sys.stderr.flush()
         os._exit(EXIT_FAILED)
 
-    async def _in_background(self, work: Callable[[], None]) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._background, work)
+    async def _in_background(self, work: Callable[[], Answer]) -> Answer:
+        return await asyncio.get_running_loop().run_in_executor(self._background, work)
 
 
 def _exit_later(seconds: float) -> None:
