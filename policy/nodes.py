@@ -98,13 +98,15 @@ class NodeTable:
         return cast(Derived, value)
 
     def lose(self, at: int, at_ms: int) -> bool:
-        """The node of this column was lost at this event time; a later sample brings it back.
+        """The node of this column was lost at this event time; a later sample brings it back, or has done so.
 
         Returns whether that is news: a repeat has no effect.
         """
         if at_ms <= self._lost_ms_n[at]:
             return False
         self._lost_ms_n[at] = at_ms
+        if self._seen_ms_n[at] > at_ms:
+            return True
         self._is_present_n[at] = False
         self._seen_ms_n[at] = max(self._seen_ms_n[at], at_ms)
         self.version += 1

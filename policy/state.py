@@ -378,13 +378,17 @@ class State:
         if node is None:
             self.counts["event_of_unknown_node"] += 1
             return []
+        is_back = bool(self.nodes.seen_ms_n[node] > record.event_time_ms)
         if not self.nodes.lose(node, record.event_time_ms):
             self.counts["repeated_loss"] += 1
             return []
         due: list[TaskReady] = []
         for key in sorted(self.ledger.on_node(node)):
+            task = self.running.get(key)
+            if is_back and task is not None and task.placed_ms >= record.event_time_ms:
+                continue  # placed on the node that had come back: samples may be read before the loss is
             self.ledger.release(key)
-            task = self.running.pop(key, None)
+            self.running.pop(key, None)
             if task is not None and not task.is_over:
                 task.ended_attempt = max(task.ended_attempt, key[2])
                 due += self._retry(task, key[2], record.event_time_ms)

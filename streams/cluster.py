@@ -111,6 +111,8 @@ class Cluster:
             self._learn_all()
             consumer.assign([TopicPartition(name, self._partition, end) for name, end in ends.items()])
             self._publish(TASK_EVENTS, self.simulated.lose_all())
+            # Samples of the loss's own millisecond would not bring the nodes back.
+            self._publish(TASK_EVENTS, self.simulated.advance(self.simulated.now_ms + 1))
             self._sample()
             next_sample_ms = self.clock.now_ms() + 1000 * self.settings.sample_s
             while not self._is_stopping:

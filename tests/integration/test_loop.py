@@ -96,7 +96,8 @@ def test_a_workflow_that_is_submitted_twice_under_one_id_runs_once(
         client.submit(workflow)
         (other,) = some_work(1, prefix="other")
         client.submit(other)
-        eventually(lambda: watch.poll() >= 0 and watch.trace.open_tasks == 0, "the other workflow finished")
+        expected = len(workflow.tasks) + len(other.tasks)
+        eventually(lambda: watch.poll() >= 0 and len(watch.trace.finished) == expected, "the other workflow finished")
 
     log = read_log(kafka, topics, POOL)
     assert problems(log, SPECS) == []

@@ -163,6 +163,19 @@ def test_a_repeated_loss_spares_the_attempts_that_came_after_it():
     assert state.fresh().tolist() == [True]
 
 
+def test_a_loss_that_is_read_after_the_nodes_return_spares_what_was_placed_since():
+    state = a_state(a_node())
+    submit(state, a_task(), at_s=1.0)
+    state.apply(some_metrics("n0", at_s=20.0))
+    state.apply(a_placement(at_s=20.0))
+
+    due = state.apply(a_lost_node(at_s=15.0))
+
+    assert due == []
+    assert len(state.ledger) == 1
+    assert state.nodes.is_present_n.all()
+
+
 def test_what_an_attempt_on_a_lost_node_still_reports_counts():
     state = running()
     (again,) = state.apply(a_lost_node(at_s=1))
