@@ -69,6 +69,7 @@ def run_worker(settings: Settings) -> int:
     runner = faust.Worker(
         app, quiet=True, loglevel="INFO", logging_config=None, override_logging=False, redirect_stdouts=False
     )
+    runner.spinner = None  # it writes control characters between the log's lines
     try:
         runner.execute_from_commandline()
     except SystemExit as stop:
