@@ -25,10 +25,12 @@ END_S = 40.0  # the first broker on a machine takes longer to end: it writes the
 LARGE_BYTES = 15_000_000
 
 OWNER = """
-import sys, threading
+import signal, sys, threading
 from pathlib import Path
 from streams.broker import BrokerSettings, EmbeddedBroker
 
+# A shell without job control has its background jobs ignore the signal.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 directory = Path(sys.argv[1]) if sys.argv[1] else None
 broker = EmbeddedBroker(BrokerSettings(data_dir=directory))
 starting = threading.Thread(target=broker.start)
