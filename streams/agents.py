@@ -224,14 +224,20 @@ class Trunk:
         log.warning("record.refused", extra={"topic": topic.name, "offset": offset, "problem": str(error)})
 
 
-def add_agents(app: faust.App, trunk: Trunk, name_of: Callable[[Topic], str]) -> None:
-    """One agent for each input of the state, each handling its chunks in order."""
+def add_agents(
+    app: faust.App, trunk: Trunk, name_of: Callable[[Topic], str], fail: Callable[[BaseException], None]
+) -> None:
+    """One agent for each input of the state, each handling its chunks in order; `fail` ends the worker."""
     for topic in catalogue.STATE_INPUTS:
         channel = app.topic(name_of(topic), schema=UntouchedSchema(), internal=False)
 
         async def run(chunks: AsyncIterator[Chunk], topic: Topic = topic) -> None:
             async for chunk in chunks:
-                await trunk.handle(topic, chunk)
+                try:
+                    await trunk.handle(topic, chunk)
+                except Exception as error:  # Faust would go on with the next chunk, and lose what is left of this one
+                    fail(error)
+                    return
 
         run.__name__ = topic.name.replace("-", "_")
         app.agent(channel, name=run.__name__, concurrency=1)(run)

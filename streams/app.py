@@ -142,7 +142,7 @@ def _app(settings: Settings, worker: Worker, codec: Codec) -> faust.App:
     )
     app.transport = ChunkTransport(urls, app=app)
     assert worker.trunk is not None
-    add_agents(app, worker.trunk, settings.topics.full_name)
+    add_agents(app, worker.trunk, settings.topics.full_name, worker.fail)
     workflow_topic = settings.topics.full_name(catalogue.WORKFLOW_SUBMITTED)
 
     async def on_assigned(_: Any, assigned: Any, **__: Any) -> None:
