@@ -101,7 +101,9 @@ def test_a_workflow_that_is_submitted_twice_under_one_id_runs_once(
 
     log = read_log(kafka, topics, POOL)
     assert problems(log, SPECS) == []
-    assert len(log.effective) == len(workflow.tasks) + len(other.tasks)
+    # Of the other workflow an attempt may have been placed before the second cluster said that it started anew.
+    again = [placement for placement in log.effective if placement.workflow_id == workflow.workflow_id]
+    assert len(again) == len(workflow.tasks)
 
 
 def run_example(name: str, kafka: KafkaSettings, topics: TopicSettings) -> subprocess.CompletedProcess[str]:
