@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.audit import problems, read_log
+from benchmarks.audit import EVENTS_SEEN, Log, problems, read_log
 from policy.state import State, StateSettings
 from schemas.codec import Codec
-from schemas.records import METRICS, NodeMetrics, SnapshotPart, TaskReady
+from schemas.records import METRICS, EventKind, NodeMetrics, SnapshotPart, TaskReady
 from schemas.topics import PLACEMENTS, SNAPSHOTS, STATE_INPUTS, TopicSettings, partition_of
 from streams import snapshots
 from streams.client import Client
@@ -31,6 +31,8 @@ from tests.workload import POOL, SPECS, some_work
 NUMBER = partition_of(POOL, 4)
 DRAIN_S = 20.0
 NEVER_S = 3600
+SLOW = 25.0
+"""A time scale at which attempts outlast a restart."""
 ROOM, TASKS = 4, 10
 
 
@@ -79,16 +81,16 @@ def test_a_worker_that_is_told_to_stop_while_it_starts_stops(
     assert exit_code == 0
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("seed", "snapshot_s"), [(2, NEVER_S), (3, 0.5)], ids=["topics alone", "snapshots"])
 def test_a_worker_killed_at_any_moment_loses_nothing_and_gives_nothing_away_twice(
-    kafka: KafkaSettings, topics: TopicSettings, watch: Watch, tmp_path: Path, seed: int
+    kafka: KafkaSettings, topics: TopicSettings, watch: Watch, tmp_path: Path, seed: int, snapshot_s: float
 ) -> None:
-    work = some_work(10, seed)
+    work = some_work(6, seed)
     tasks = sum(len(workflow.tasks) for workflow in work)
     moment = int(np.random.default_rng(seed).integers(1, tasks * 2 // 3))
     with (
-        WorkerProcess(kafka, topics, tmp_path, worker__instance="a", worker__snapshot_s=0.5) as worker,
-        running_cluster(kafka, topics, SPECS, POOL),
+        WorkerProcess(kafka, topics, tmp_path, worker__instance="a", worker__snapshot_s=snapshot_s) as worker,
+        running_cluster(kafka, topics, SPECS, POOL, time_scale=SLOW),
         Client(kafka, POOL, topics) as client,
     ):
         worker.wait_until_ready()
@@ -100,7 +102,20 @@ def test_a_worker_killed_at_any_moment_loses_nothing_and_gives_nothing_away_twic
         worker.start_and_wait()
 
         eventually(lambda: watch.poll() >= 0 and len(watch.trace.finished) == tasks, f"{tasks} tasks finished")
-    assert problems(read_log(kafka, topics, POOL), SPECS) == []
+    log = read_log(kafka, topics, POOL)
+    assert problems(log, SPECS) == []
+    assert count_inherited(log) > 0
+
+
+def count_inherited(log: Log) -> int:
+    """Attempts that the first owner placed, and that ended when the second one decided."""
+    second = log.owners[-1]
+    seen = next(placement.as_of[EVENTS_SEEN] for placement in log.effective if placement.epoch == second)
+    inherited = {(p.workflow_id, p.task_id, p.attempt) for p in log.effective if p.epoch < second}
+    ended = {
+        (e.workflow_id, e.task_id, e.attempt) for at, e in log.events if at >= seen and e.kind == EventKind.FINISHED
+    }
+    return len(inherited & ended)
 
 
 class Crowd:
