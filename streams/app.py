@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -52,6 +53,7 @@ class DirectorylessApp(faust.App):
 
 def run_worker(settings: Settings) -> int:
     """Run until a signal; returns the exit code. Raises HeadraceError for what is wrong before the start."""
+    signal.signal(signal.SIGTERM, _end_at_once)  # until Faust puts its own in place
     check_topics(settings.kafka, settings.topics)
     worker, app, health = build(settings)
     log.info(
@@ -77,6 +79,10 @@ def run_worker(settings: Settings) -> int:
     finally:
         health.close()
     return 0
+
+
+def _end_at_once(*_: object) -> None:
+    raise SystemExit(0)
 
 
 def build(settings: Settings) -> tuple[Worker, faust.App, HealthServer]:

@@ -29,11 +29,6 @@ class Chunk:
     partition: int
     records: Sequence[Any]
 
-    @property
-    def first_offset(self) -> int:
-        offset: int = self.records[0].offset
-        return offset
-
 
 class UntouchedSchema(faust.Schema):
     """Hands the chunk on as it is."""
@@ -73,7 +68,10 @@ class ChunkConsumer(driver.Consumer):
     """Drains fetches into chunks."""
 
     def _new_consumer_thread(self) -> ChunkConsumerThread:
-        return ChunkConsumerThread(self, loop=self.loop, beacon=self.beacon)
+        # At a stop Faust cancels the thread's futures from this thread: uvloop crashes the process then, asyncio's own
+        # loop does not.
+        loop = asyncio.SelectorEventLoop()
+        return ChunkConsumerThread(self, loop=self.loop, beacon=self.beacon, thread_loop=loop)
 
     async def _drain_messages(self, fetcher: Any) -> None:
         try:
