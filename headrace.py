@@ -182,8 +182,8 @@ def cluster(nodes: Nodes = None, time_scale: TimeScale = None, parent: Parent = 
     from schemas.logs import set_up
     from streams.cluster import Cluster
     from streams.installation import require_broker
-    from streams.kafka import check_topics
     from streams.registry import codec_for
+    from streams.topic_admin import check_topics
 
     settings = _settings(config, cluster__nodes=nodes, cluster__time_scale=time_scale)
     set_up(settings.log_level)
@@ -277,7 +277,7 @@ def validate(workflows: Files, nodes: Nodes = None, config: Config = None) -> No
 def topics_create(config: Config = None) -> None:
     """Create the topics that are missing."""
     from streams.installation import require_broker
-    from streams.kafka import check_topics, create_topics
+    from streams.topic_admin import check_topics, create_topics
 
     settings = _settings(config)
     require_broker(settings)
@@ -302,7 +302,7 @@ def topics_list(config: Config = None) -> None:
 def topics_check(config: Config = None) -> None:
     """Say whether the topics are as configured."""
     from streams.installation import require_broker
-    from streams.kafka import check_topics
+    from streams.topic_admin import check_topics
 
     settings = _settings(config)
     require_broker(settings)

@@ -31,8 +31,9 @@ from schemas.topics import TopicSettings
 from schemas.workflow_file import read_workflows
 from streams.client import Client
 from streams.cluster import Cluster, ClusterSettings
-from streams.kafka import KafkaSettings, create_topics
+from streams.kafka import KafkaSettings
 from streams.supervisor import Supervised
+from streams.topic_admin import create_topics
 from streams.watch import Watch
 from trainer.workloads import WorkloadSettings, example_nodes, random_workload
 

@@ -20,7 +20,8 @@ from schemas.errors import HeadraceError
 from schemas.records import METRICS, NodeMetrics, NodeSpec, Task, TaskReady
 from schemas.topics import NODE_METRICS, TopicSettings, partition_of
 from streams.broker import EmbeddedBroker, free_port
-from streams.kafka import KafkaSettings, Publisher, create_topics
+from streams.kafka import KafkaSettings, Publisher
+from streams.topic_admin import create_topics
 
 POOL = "bench"
 TICKS = os.sysconf("SC_CLK_TCK")

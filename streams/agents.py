@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import faust
+from confluent_kafka import Message
 
 from policy.constraints import Constraints
 from policy.decide import DecideSettings, Stamp, Verdict, decide
@@ -28,7 +29,7 @@ from schemas.errors import HeadraceError, InvalidCluster, InvalidInput, InvalidR
 from schemas.records import DeadLetter, NodeMetrics, Outcome, TaskReady, WorkflowSubmitted
 from schemas.topics import DEAD_LETTERS, DECISIONS, NODE_METRICS, PLACEMENTS, TASK_EVENTS, TASK_READY, Topic
 from streams import metrics
-from streams.kafka import Publisher
+from streams.kafka import Publisher, decoded, header
 from streams.partition import Arrival, Partition
 from streams.policies import Guard
 from streams.transport import Chunk, UntouchedSchema
@@ -40,7 +41,7 @@ log = logging.getLogger("headrace.agents")
 
 MOST_TRACES = 10_000
 """With more, those of finished workflows are dropped."""
-CONTENT_TYPE, TRACE = "content-type", "traceparent"
+TRACE = "traceparent"
 LARGEST_LETTER = 900_000
 """Bytes of a bad record that its dead letter keeps."""
 
@@ -137,10 +138,11 @@ class Trunk:
         due: list[TaskReady] = []
         samples: list[NodeMetrics] = []
         for message in chunk.records:
-            if partition.has_seen(topic, message.offset):
+            offset = message.offset() or 0
+            if partition.has_seen(topic, offset):
                 continue
             try:
-                record = self._codec.decode(message.value or b"", topic.record, _header(message, CONTENT_TYPE))
+                record: object = decoded(message, self._codec, topic.record)
                 partition.check(record)
                 if isinstance(record, NodeMetrics):
                     sampled += len(record.nodes)
@@ -150,15 +152,15 @@ class Trunk:
                 else:
                     partition.fold_samples(samples)
                     samples.clear()
-                    due += partition.fold(record, message.value)
+                    due += partition.fold(record, message.value() or b"")
                 if isinstance(record, TaskReady):
                     key = (record.workflow_id, record.task_id, record.attempt)
-                    partition.arrivals[key] = Arrival(message.timestamp, _header(message, TRACE))
-                elif isinstance(record, WorkflowSubmitted) and (trace := _header(message, TRACE)):
+                    partition.arrivals[key] = Arrival(message.timestamp()[1], header(message, TRACE))
+                elif isinstance(record, WorkflowSubmitted) and (trace := header(message, TRACE)):
                     partition.traces[record.workflow_id] = trace
             except InvalidInput as error:
                 self._bury(topic, chunk.partition, message, error)
-            partition.offsets[topic.name] = message.offset + 1
+            partition.offsets[topic.name] = offset + 1
         partition.fold_samples(samples)
         if len(partition.traces) > MOST_TRACES:
             partition.forget_traces()
@@ -205,11 +207,10 @@ class Trunk:
         for reason, nodes in verdict.decision.rejections.items():
             metrics.REJECTIONS.labels(reason).inc(nodes)
 
-    def _bury(self, topic: Topic, partition: int, message: object, error: InvalidInput) -> None:
+    def _bury(self, topic: Topic, partition: int, message: Message, error: InvalidInput) -> None:
         """What cannot be used goes to the dead letters, with its origin; the records around it go on."""
         reason = _reason(error)
-        payload: bytes = message.value or b""  # type: ignore[attr-defined]
-        offset: int = message.offset  # type: ignore[attr-defined]
+        payload, offset = message.value() or b"", message.offset() or 0
         letter = DeadLetter(
             topic.name, partition, offset, int(time.time() * 1000), reason, str(error), payload[:LARGEST_LETTER]
         )
@@ -235,6 +236,7 @@ def add_agents(
             async for chunk in chunks:
                 try:
                     await trunk.handle(topic, chunk)
+                    chunk.is_handled.set()
                 except Exception as error:  # Faust would go on with the next chunk, and lose what is left of this one
                     fail(error)
                     return
@@ -245,12 +247,7 @@ def add_agents(
 
 def _spans_a_stall(chunk: Chunk) -> bool:
     """Whether the chunk was long in coming: its samples are then ahead of the task events that came meanwhile."""
-    return bool(chunk.records[-1].timestamp - chunk.records[0].timestamp > STALL_MS)
-
-
-def _header(message: object, name: str) -> bytes | None:
-    headers = message.headers  # type: ignore[attr-defined]
-    return next((value for key, value in headers if key == name), None) if headers else None
+    return bool(chunk.records[-1].timestamp()[1] - chunk.records[0].timestamp()[1] > STALL_MS)
 
 
 def _trace_header(trace: bytes | None) -> dict[str, bytes] | None:

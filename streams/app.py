@@ -21,8 +21,9 @@ from streams import policies
 from streams.agents import Trunk, add_agents
 from streams.config import Settings
 from streams.health import HealthServer
-from streams.kafka import Publisher, check_topics
+from streams.kafka import Publisher, member_settings
 from streams.registry import codec_for
+from streams.topic_admin import check_topics
 from streams.transport import ChunkTransport
 from streams.worker import Worker
 
@@ -123,8 +124,9 @@ def _app(settings: Settings, worker: Worker, codec: Codec) -> faust.App:
             "kafka.bootstrap_servers", "is empty", "name the brokers, or let 'headrace up' start one"
         )
     urls = [URL(f"kafka://{server.strip()}") for server in settings.kafka.bootstrap_servers.split(",")]
+    group, instance, timeout_s = settings.worker.group, settings.worker.instance, settings.worker.session_timeout_s
     app = DirectorylessApp(
-        settings.worker.group,
+        group,
         broker=urls,
         store="memory://",
         TableManager=NoTables,
@@ -132,21 +134,13 @@ def _app(settings: Settings, worker: Worker, codec: Codec) -> faust.App:
         topic_disable_leader=True,
         topic_allow_declare=False,
         autodiscover=False,
-        consumer_auto_offset_reset="earliest",
-        consumer_group_instance_id=settings.worker.instance or None,
-        consumer_max_fetch_size=4 * 1024 * 1024,
-        consumer_metadata_max_age_ms=15_000,
-        broker_session_timeout=settings.worker.session_timeout_s,
-        broker_heartbeat_interval=settings.worker.session_timeout_s / 4,
-        broker_request_timeout=max(30.0, settings.worker.session_timeout_s),
+        broker_session_timeout=timeout_s,
         broker_commit_interval=1.0,
-        broker_max_poll_interval=300.0,
-        producer_request_timeout=30.0,
         stream_buffer_maxsize=CHUNKS_BUFFERED,
         stream_wait_empty=False,
         table_standby_replicas=0,
     )
-    app.transport = ChunkTransport(urls, app=app)
+    app.transport = ChunkTransport(urls, app=app, settings=member_settings(settings.kafka, group, instance, timeout_s))
     assert worker.trunk is not None
     add_agents(app, worker.trunk, settings.topics.full_name, worker.fail)
     workflow_topic = settings.topics.full_name(catalogue.WORKFLOW_SUBMITTED)

@@ -14,8 +14,9 @@ from types import TracebackType
 from schemas.errors import BrokerError, HeadraceError
 from streams.broker import EmbeddedBroker, free_port
 from streams.config import Settings
-from streams.kafka import KafkaSettings, create_topics
+from streams.kafka import KafkaSettings
 from streams.supervisor import Supervised
+from streams.topic_admin import create_topics
 
 READY_WITHIN_S = 90.0
 

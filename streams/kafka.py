@@ -1,4 +1,4 @@
-"""Clients of Kafka: topics, a publisher, a reader without a group."""
+"""Clients of Kafka: a publisher, a reader without a group, the settings of a member of one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from schemas.codec import Codec
 from schemas.errors import BrokerError, InvalidConfiguration
@@ -21,11 +21,12 @@ log = logging.getLogger("headrace.kafka")
 
 REQUEST_TIMEOUT_S = 30.0
 SEND_TIMEOUT_MS = 30_000
+MAX_POLL_MS = 300_000
+"""A member that asks for no records for so long is taken for dead."""
 FULL_WAIT_S = 30.0
 READ_S = 0.02
 """How long a read waits for more records before it hands on those that came."""
 ASK_AGAIN_S = 0.1
-SERVED_TIMEOUT_S = 1.0
 PASSING = frozenset(
     (
         KafkaError._ALL_BROKERS_DOWN,
@@ -70,10 +71,11 @@ def _quiet(_: KafkaError) -> None:
 
 def admin(kafka: KafkaSettings) -> AdminClient:
     """A client for topics."""
-    return AdminClient(_base(kafka))
+    return AdminClient(client_settings(kafka))
 
 
-def _base(kafka: KafkaSettings) -> dict[str, object]:
+def client_settings(kafka: KafkaSettings) -> dict[str, object]:
+    """What every client of Kafka is told."""
     return {
         "bootstrap.servers": kafka.bootstrap_servers,
         "client.id": "headrace",
@@ -82,82 +84,6 @@ def _base(kafka: KafkaSettings) -> dict[str, object]:
         "error_cb": _quiet,
         "logger": logging.getLogger("headrace.librdkafka"),
     }
-
-
-def create_topics(kafka: KafkaSettings, topics: TopicSettings, timeout_s: float = REQUEST_TIMEOUT_S) -> list[str]:
-    """Create the topics that are missing; returns their names. Raises BrokerError."""
-    client = admin(kafka)
-    existing = _metadata(client, kafka, timeout_s).topics
-    missing = [t for t in CATALOGUE if topics.full_name(t) not in existing]
-    wanted = [
-        NewTopic(
-            topics.full_name(topic),
-            topics.partition_count(topic),
-            topics.replication_factor,
-            config={**topic.settings(), "message.timestamp.type": "LogAppendTime"},
-        )
-        for topic in missing
-    ]
-    created = []
-    for name, future in (client.create_topics(wanted, request_timeout=timeout_s) if wanted else {}).items():
-        try:
-            future.result()
-            created.append(name)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise BrokerError(f"topic {name} cannot be created: {error.args[0].str()}") from error
-    counts = {topics.full_name(topic): topics.partition_count(topic) for topic in missing}
-    partitions = [TopicPartition(name, number) for name in created for number in range(counts[name])]
-    _wait_until_served(kafka, partitions, timeout_s)
-    return created
-
-
-def _wait_until_served(kafka: KafkaSettings, partitions: Iterable[TopicPartition], timeout_s: float) -> None:
-    """A topic is created before its brokers know of it, and has leaders before these answer."""
-    deadline = time.monotonic() + timeout_s
-    consumer = reader(kafka)
-    try:
-        for partition in partitions:
-            while (problem := _refusal(consumer, partition)) is not None:
-                if time.monotonic() > deadline:
-                    raise BrokerError(f"topic {partition.topic} was created, but Kafka does not serve it: {problem}")
-                time.sleep(0.02)
-    finally:
-        consumer.close()
-
-
-def _refusal(consumer: Consumer, partition: TopicPartition) -> str | None:
-    """Why the partition's leader does not say where the partition ends."""
-    try:
-        consumer.get_watermark_offsets(partition, timeout=1.0)
-    except KafkaException as error:
-        return str(error.args[0].str())
-    return None
-
-
-def check_topics(kafka: KafkaSettings, topics: TopicSettings, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
-    """Raises BrokerError for a topic that is missing or has another number of partitions than configured."""
-    existing = _metadata(admin(kafka), kafka, timeout_s).topics
-    for topic in CATALOGUE:
-        name, expected = topics.full_name(topic), topics.partition_count(topic)
-        if name not in existing:
-            raise BrokerError(f"topic {name} is missing; create it with 'headrace topics create'")
-        found = len(existing[name].partitions)
-        if found != expected:
-            raise BrokerError(
-                f"topic {name} has {found} partitions, not {expected}; set topics.partitions to what is there "
-                "(all topics keyed by pool need one number), or recreate the topics"
-            )
-
-
-def _metadata(client: AdminClient, kafka: KafkaSettings, timeout_s: float):  # type: ignore[no-untyped-def]
-    try:
-        return client.list_topics(timeout=timeout_s)
-    except KafkaException as error:
-        raise BrokerError(
-            f"Kafka at {kafka.bootstrap_servers} does not answer: {error.args[0].str()}; "
-            "check kafka.bootstrap_servers (HEADRACE_KAFKA__BOOTSTRAP_SERVERS)"
-        ) from error
 
 
 OnFailure = Callable[[BrokerError], None]
@@ -183,7 +109,7 @@ class Publisher:
         self._names = {topic: topics.full_name(topic) for topic in CATALOGUE}
         self._producer = Producer(
             {
-                **_base(kafka),
+                **client_settings(kafka),
                 "enable.idempotence": True,
                 "acks": "all",
                 "linger.ms": kafka.linger_ms,
@@ -351,7 +277,7 @@ def reader(kafka: KafkaSettings, **config: object) -> Consumer:
     """A consumer that is assigned its partitions, joins no group and commits nothing."""
     return Consumer(
         {
-            **_base(kafka),
+            **client_settings(kafka),
             "group.id": "headrace-reader",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
@@ -360,6 +286,29 @@ def reader(kafka: KafkaSettings, **config: object) -> Consumer:
             **config,
         }
     )
+
+
+def member_settings(kafka: KafkaSettings, group: str, instance: str, session_timeout_s: float) -> dict[str, object]:
+    """A consumer that shares a group's partitions; equal partitions of all topics go to one member.
+
+    `instance`: a name under which a member that comes back gets its partitions at once; empty: none.
+    """
+    session_ms = round(session_timeout_s * 1000)
+    return {
+        **client_settings(kafka),
+        "group.id": group,
+        **({"group.instance.id": instance} if instance else {}),
+        "partition.assignment.strategy": "range",
+        "session.timeout.ms": session_ms,
+        "heartbeat.interval.ms": session_ms // 4,
+        "max.poll.interval.ms": max(MAX_POLL_MS, session_ms),
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "earliest",
+        "fetch.queue.backoff.ms": 20,
+        "queued.max.messages.kbytes": 16 * 1024,
+        "topic.metadata.refresh.interval.ms": 15_000,
+    }
 
 
 def watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
@@ -392,8 +341,12 @@ def _patiently(ask: Callable[[], Answer], where: TopicPartition) -> Answer:
 
 def decoded(message: Message, codec: Codec, record: type[Record]) -> Record:
     """The record in a message. Raises InvalidRecord."""
-    content_type = next((value for key, value in message.headers() or () if key == "content-type"), None)
-    return codec.decode(message.value() or b"", record, content_type)
+    return codec.decode(message.value() or b"", record, header(message, "content-type"))
+
+
+def header(message: Message, name: str) -> bytes | None:
+    """The value of a header, where the record has it."""
+    return next((value for key, value in message.headers() or () if key == name), None)
 
 
 def checked(messages: Iterable[Message]) -> Iterator[Message]:

@@ -14,7 +14,8 @@ import pytest
 from schemas.topics import TopicSettings
 from streams.broker import EmbeddedBroker
 from streams.config import PREFIX
-from streams.kafka import KafkaSettings, admin, create_topics
+from streams.kafka import KafkaSettings, admin
+from streams.topic_admin import create_topics
 from tests.command_line import CommandLine
 from tests.kafka_container import IMAGE, CannotStart, KafkaContainer
 

@@ -20,8 +20,9 @@ from schemas.records import EventKind
 from schemas.topics import TopicSettings
 from streams.broker import BrokerSettings, EmbeddedBroker, free_port
 from streams.client import Client
-from streams.kafka import KafkaSettings, create_topics
+from streams.kafka import KafkaSettings
 from streams.supervisor import Supervised
+from streams.topic_admin import create_topics
 from tests.cluster_thread import running_cluster
 from tests.eventually import eventually
 from tests.processes import is_running

@@ -8,7 +8,8 @@ import pytest
 
 import headrace
 from schemas.topics import CATALOGUE, WORKFLOW_SUBMITTED, TopicSettings
-from streams.kafka import KafkaSettings, check_topics, read_range
+from streams.kafka import KafkaSettings, read_range
+from streams.topic_admin import check_topics
 from tests.command_line import CommandLine
 
 WORKFLOW = Path(__file__).resolve().parents[2] / "examples" / "etl_pipeline.yaml"

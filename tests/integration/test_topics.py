@@ -14,7 +14,8 @@ from schemas.errors import BrokerError
 from schemas.records import TaskReady
 from schemas.topics import CATALOGUE, PLACEMENTS, TASK_READY, TopicSettings, partition_of
 from streams.broker import free_port
-from streams.kafka import KafkaSettings, Publisher, admin, check_topics, create_topics, read_range, reader, watermarks
+from streams.kafka import KafkaSettings, Publisher, admin, read_range, reader, watermarks
+from streams.topic_admin import check_topics, create_topics
 from tests.processes import comes_true
 
 ANSWER_S = 20.0
