@@ -65,9 +65,9 @@ def stock(settings: Settings) -> None:
     async def task_ready(stream):  # type: ignore[no-untyped-def]
         async for payload in stream:
             state.apply(codec.decode(payload, TaskReady))
-            for verdicts in decide(state, policy, constraints, DecideSettings(), Stamp()):
-                for verdict in verdicts:
-                    await placements.send(value=codec.encode(verdict.placement, name(PLACEMENTS)))
+            for batch in decide(state, policy, constraints, DecideSettings(), Stamp()):
+                for placement in batch.placements:
+                    await placements.send(value=codec.encode(placement, name(PLACEMENTS)))
 
     ready_at = time.monotonic() + 4.0
     HealthServer(

@@ -182,12 +182,13 @@ class Actor:
         embedding_th, vector_gh = self._sessions["dag"].run(
             {"graph_tf": together.graph_tf, "edges_2e": together.edges_2e, "weight_gt": together.weight_gt}
         )
+        sizes = [len(tasks_of(dag)) for dag in dags]
+        of_dag_th = np.repeat(vector_gh, sizes, axis=0)
+        fixed_tc = np.concatenate([together.graph_tf, embedding_th, of_dag_th], axis=1)
         encodings, first = {}, 0
-        for dag, vector_h in zip(dags, vector_gh, strict=True):
-            rows = slice(first, first + len(tasks_of(dag)))
-            of_dag_th = np.broadcast_to(vector_h, embedding_th[rows].shape)
-            encodings[dag] = DagEncoding(np.hstack([together.graph_tf[rows], embedding_th[rows], of_dag_th]))
-            first = rows.stop
+        for dag, size in zip(dags, sizes, strict=True):
+            encodings[dag] = DagEncoding(fixed_tc[first : first + size].copy())
+            first += size
         return encodings
 
     def _warm_up(self) -> None:

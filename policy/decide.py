@@ -17,7 +17,7 @@ from policy.queue import attempt_key
 from policy.state import State
 from policy.workflows import TaskState
 from schemas.errors import InvalidConfiguration, UnusableWeights
-from schemas.records import Decision, Outcome, Placement
+from schemas.records import DecisionBatch, Outcome, Placement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class DecideSettings:
     batch_share: float = 0.125
     """A batch holds no more tasks than this share of the nodes, lest its scores go stale within it."""
     candidates: int = 5
-    """Nodes that a decision's evidence names."""
+    """Nodes that the evidence names for each task."""
 
     def __post_init__(self) -> None:
         if self.batch < 1 or self.candidates < 1 or not self.batch_share > 0:
@@ -37,11 +37,11 @@ class DecideSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What was decided about one attempt, and the evidence. A repeated `pending` is not reported again."""
+class Batch:
+    """What was decided together, and the evidence. A repeated `pending` is not reported again."""
 
-    placement: Placement
-    decision: Decision
+    placements: list[Placement]
+    evidence: DecisionBatch
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ def decide(
     settings: DecideSettings,
     stamp: Stamp,
     score: Score = ask,
-) -> Iterator[list[Verdict]]:
-    """Decide about everything that waits and may find room now; yields one batch's verdicts at a time.
+) -> Iterator[Batch]:
+    """Decide about everything that waits and may find room now; yields one batch at a time.
 
     Each batch is folded into the state before it is yielded. Who stops midway loses nothing: the rest still waits.
     """
@@ -83,13 +83,9 @@ def decide(
         free_rn = state.ledger.free_rn
         mask_bn = constraints.mask(state, [task for task, _ in looked_at], free_rn, fresh_n)
         is_open_b = np.atleast_1d(mask_bn.any(axis=1)).tolist()
-        turned_away = [
-            verdict
-            for (task, attempt), is_open in zip(looked_at, is_open_b, strict=True)
-            if not is_open
-            and (verdict := _turned_away(state, task, attempt, constraints, free_rn, fresh_n, policy, stamp))
-        ]
-        if turned_away:
+        shut_out = [row for row, is_open in zip(looked_at, is_open_b, strict=True) if not is_open]
+        turned_away = _turn_away(state, shut_out, constraints, free_rn, fresh_n, policy, stamp)
+        if turned_away is not None:
             yield turned_away
         may_fit = [row for row, is_open in zip(looked_at, is_open_b, strict=True) if is_open]
         size = _batch_size(settings, policy, len(state.nodes))
@@ -128,28 +124,29 @@ def _batch_size(settings: DecideSettings, policy: Policy, nodes: int) -> int:
     return max(1, min(most, settings.batch, int(nodes * settings.batch_share)))
 
 
-def _place(
-    seen: Observation, logits_bn: np.ndarray, policy: Policy, settings: DecideSettings, stamp: Stamp
-) -> list[Verdict]:
+def _place(seen: Observation, logits_bn: np.ndarray, policy: Policy, settings: DecideSettings, stamp: Stamp) -> Batch:
     """Arbitrate a batch and fold its placements into the state."""
     state = seen.state
     draws = [draw(t.workflow.workflow_id, t.task.task_id, a) for t, a in zip(seen.tasks, seen.attempts, strict=True)]
     choices = arbitrate(logits_bn, seen.mask_bn, seen.request_br, seen.free_rn, policy.temperature, np.array(draws))
-    evidence = _evidence(seen, choices, logits_bn, settings.candidates)
-    feasible_b = seen.mask_bn.sum(axis=1).tolist()
-    verdicts = []
-    for row, choice in enumerate(choices):
-        if choice.node != NOWHERE:
-            placement = _placement(seen, row, choice, policy, stamp)
-            decision = _decision(placement, policy, draws[row], feasible_b[row], evidence[row], {})
-            state.apply(placement)
-            verdicts.append(Verdict(placement, decision))
-    if not verdicts:  # the first task of a batch finds all that its mask promised
+    evidence = _evidence(seen, choices, logits_bn, draws, policy, settings.candidates, stamp)
+    chosen = [(row, choice) for row, choice in enumerate(choices) if choice.node != NOWHERE]
+    if not chosen:  # the first task of a batch finds all that its mask promised
         raise UnusableWeights(f"policy {policy.name}: no score of a feasible node is finite; use another policy")
-    return verdicts
+    rows, nodes = [row for row, _ in chosen], [choice.node for _, choice in chosen]
+    expected_s = seen.finish_bn[rows, nodes].tolist()
+    placements = [
+        _placement(seen, row, choice, seconds, policy, stamp)
+        for (row, choice), seconds in zip(chosen, expected_s, strict=True)
+    ]
+    for placement in placements:
+        state.apply(placement)
+    return Batch(placements, evidence)
 
 
-def _placement(seen: Observation, row: int, choice: Choice, policy: Policy, stamp: Stamp) -> Placement:
+def _placement(
+    seen: Observation, row: int, choice: Choice, expected_s: float, policy: Policy, stamp: Stamp
+) -> Placement:
     state, task = seen.state, seen.tasks[row]
     return Placement(
         state.pool,
@@ -159,7 +156,7 @@ def _placement(seen: Observation, row: int, choice: Choice, policy: Policy, stam
         state.now_ms,
         Outcome.PLACED,
         node_id=state.nodes.specs[choice.node].node_id,
-        expected_s=float(seen.finish_bn[row, choice.node]),
+        expected_s=expected_s,
         log_prob=choice.log_prob,
         policy=policy.name,
         model_version=policy.version,
@@ -168,27 +165,51 @@ def _placement(seen: Observation, row: int, choice: Choice, policy: Policy, stam
     )
 
 
-Candidates = tuple[tuple[str, ...], tuple[float, ...], tuple[float, ...]]
-"""Names, scores and probabilities."""
-
-
-def _evidence(seen: Observation, choices: Sequence[Choice], logits_bn: np.ndarray, count: int) -> list[Candidates]:
+def _evidence(
+    seen: Observation,
+    choices: Sequence[Choice],
+    logits_bn: np.ndarray,
+    draws: Sequence[float],
+    policy: Policy,
+    count: int,
+    stamp: Stamp,
+) -> DecisionBatch:
     """For each task of a batch, the chosen node and the best others, best first."""
     scores_bn = np.where(seen.mask_bn, logits_bn, -np.inf)
-    best_bk = _best(scores_bn, [choice.node for choice in choices], min(count, scores_bn.shape[1]))
+    width = min(count, scores_bn.shape[1])
+    best_bk = _best(scores_bn, [choice.node for choice in choices], width)
     scores_bk = np.take_along_axis(scores_bn, best_bk, axis=1)
     order_bk = np.argsort(-scores_bk, axis=1, kind="stable")
     best_bk = np.take_along_axis(best_bk, order_bk, axis=1)
     scores_bk = np.take_along_axis(scores_bk, order_bk, axis=1)
-    counts = np.isfinite(scores_bk).sum(axis=1).tolist()
+    is_known_bk = np.isfinite(scores_bk)
+    weights_bk = np.array([choice.weight_n[best_k] for choice, best_k in zip(choices, best_bk, strict=True)])
+    weights_bk /= np.array([choice.total or 1.0 for choice in choices])[:, None]
     specs = seen.state.nodes.specs
-    found: list[Candidates] = []
-    for row, (best, scores) in enumerate(zip(best_bk.tolist(), scores_bk.tolist(), strict=True)):
-        choice, known = choices[row], counts[row]
-        weights = choice.weight_n[best_bk[row, :known]] / (choice.total or 1.0)
-        names = tuple([specs[node].node_id for node in best[:known]])
-        found.append((names, tuple(scores[:known]), tuple(weights.tolist())))
-    return found
+    return DecisionBatch(
+        seen.state.pool,
+        seen.state.now_ms,
+        policy.name,
+        policy.version,
+        stamp.epoch,
+        stamp.as_of,
+        policy.temperature,
+        tuple([t.workflow.workflow_id for t in seen.tasks]),
+        tuple([t.task.task_id for t in seen.tasks]),
+        tuple(seen.attempts),
+        tuple(draws),
+        tuple(["" if choice.node == NOWHERE else specs[choice.node].node_id for choice in choices]),
+        tuple(seen.mask_bn.sum(axis=1).tolist()),
+        width,
+        tuple(
+            [
+                specs[node].node_id if is_known else ""
+                for node, is_known in zip(best_bk.ravel().tolist(), is_known_bk.ravel().tolist(), strict=True)
+            ]
+        ),
+        tuple(np.where(is_known_bk, scores_bk, 0.0).ravel().tolist()),
+        tuple(np.where(is_known_bk, weights_bk, 0.0).ravel().tolist()),
+    )
 
 
 def _best(scores_bn: np.ndarray, chosen: Sequence[int], count: int) -> np.ndarray:
@@ -203,62 +224,66 @@ def _best(scores_bn: np.ndarray, chosen: Sequence[int], count: int) -> np.ndarra
     return best_bk
 
 
-def _turned_away(
+def _turn_away(
     state: State,
-    task: TaskState,
-    attempt: int,
+    waiting: Sequence[tuple[TaskState, int]],
     constraints: Constraints,
     free_rn: np.ndarray,
     fresh_n: np.ndarray,
     policy: Policy,
     stamp: Stamp,
-) -> Verdict | None:
-    """No node takes the attempt: it waits, said once, or is refused where no node ever could."""
+) -> Batch | None:
+    """No node takes these attempts: each waits, said once, or is refused where no node ever could."""
     nodes = len(state.nodes)
-    is_hopeless = nodes > 0 and not constraints.could_ever(state, task)
-    is_news = state.queue.block(attempt_key(task, attempt))
-    if not is_hopeless and (not is_news or task.pending_attempt == attempt):
-        return None
-    rejections = constraints.rejections(state, task, free_rn, fresh_n)
-    placement = Placement(
-        state.pool,
-        task.workflow.workflow_id,
-        task.task.task_id,
-        attempt,
-        state.now_ms,
-        Outcome.REFUSED if is_hopeless else Outcome.PENDING,
-        reason=in_words(rejections, nodes),
-        policy=policy.name,
-        model_version=policy.version,
-        epoch=stamp.epoch,
-        as_of=stamp.as_of,
-    )
-    state.apply(placement)
-    return Verdict(placement, _decision(placement, policy, 0.0, 0, ((), (), ()), dict(rejections)))
+    placements, rejections = [], []
+    for task, attempt in waiting:
+        is_hopeless = nodes > 0 and not constraints.could_ever(state, task)
+        is_news = state.queue.block(attempt_key(task, attempt))
+        if not is_hopeless and (not is_news or task.pending_attempt == attempt):
+            continue
+        why = constraints.rejections(state, task, free_rn, fresh_n)
+        rejections.append(dict(why))
+        placements.append(
+            Placement(
+                state.pool,
+                task.workflow.workflow_id,
+                task.task.task_id,
+                attempt,
+                state.now_ms,
+                Outcome.REFUSED if is_hopeless else Outcome.PENDING,
+                reason=in_words(why, nodes),
+                policy=policy.name,
+                model_version=policy.version,
+                epoch=stamp.epoch,
+                as_of=stamp.as_of,
+            )
+        )
+        state.apply(placements[-1])
+    return Batch(placements, _no_candidates(placements, rejections, policy)) if placements else None
 
 
-def _decision(
-    placement: Placement,
-    policy: Policy,
-    drawn: float,
-    feasible: int,
-    candidates: Candidates,
-    rejections: dict[str, int],
-) -> Decision:
-    return Decision(
-        placement.pool,
-        placement.workflow_id,
-        placement.task_id,
-        placement.attempt,
-        placement.event_time_ms,
-        placement.policy,
-        placement.model_version,
-        placement.epoch,
-        placement.as_of,
+def _no_candidates(
+    placements: Sequence[Placement], rejections: Sequence[dict[str, int]], policy: Policy
+) -> DecisionBatch:
+    """The evidence of tasks that found no node."""
+    first, none = placements[0], (0,) * len(placements)
+    return DecisionBatch(
+        first.pool,
+        first.event_time_ms,
+        first.policy,
+        first.model_version,
+        first.epoch,
+        first.as_of,
         policy.temperature,
-        drawn,
-        placement.node_id,
-        feasible,
-        *candidates,
-        rejections,
+        tuple([p.workflow_id for p in placements]),
+        tuple([p.task_id for p in placements]),
+        tuple([p.attempt for p in placements]),
+        (0.0,) * len(placements),
+        ("",) * len(placements),
+        none,
+        0,
+        (),
+        (),
+        (),
+        tuple(rejections),
     )

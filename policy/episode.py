@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from policy.constraints import Constraints
-from policy.decide import DecideSettings, Stamp, Verdict, decide
+from policy.decide import Batch, DecideSettings, Stamp, decide
 from policy.observation import Policy
 from policy.simulator import SimulatedCluster, SimulatorSettings
 from policy.state import State, StateSettings
@@ -29,7 +29,7 @@ class EpisodeSettings:
     start_ms: int = 1_700_000_000_000 // STEP_MS * STEP_MS
 
 
-OnBatch = Callable[[State, list[Verdict]], None]
+OnBatch = Callable[[State, Batch], None]
 
 
 class Episode:
@@ -93,10 +93,10 @@ class Episode:
         self.state.apply(ready)
 
     def _decide(self) -> None:
-        for verdicts in decide(self.state, self.policy, self._constraints, self.settings.decide, Stamp()):
-            self.decisions += len(verdicts)
-            for verdict in verdicts:
-                self.trace.apply(verdict.placement)
-                self._take(self._cluster.place(verdict.placement))
+        for batch in decide(self.state, self.policy, self._constraints, self.settings.decide, Stamp()):
+            self.decisions += len(batch.placements)
+            for placement in batch.placements:
+                self.trace.apply(placement)
+                self._take(self._cluster.place(placement))
             if self._on_batch is not None:
-                self._on_batch(self.state, verdicts)
+                self._on_batch(self.state, batch)

@@ -160,13 +160,15 @@ def graphs(dags: Sequence[Sequence[TaskState]]) -> Graphs:
     """Each of these groups of tasks of one workflow, with the edges within it."""
     tasks = [task for dag in dags for task in dag]
     edges: list[tuple[int, int]] = []
-    weight_gt = np.zeros((len(dags), len(tasks)), np.float32)
     first = 0
-    for row, dag in enumerate(dags):
-        edges += _edges(dag, first)
-        weight_t = np.array([1 + t.task.priority / 10 + t.task.critical for t in dag])
-        weight_gt[row, first : first + len(dag)] = weight_t / weight_t.sum()
+    for dag in dags:
+        if len(dag) > 1:
+            edges += _edges(dag, first)
         first += len(dag)
+    weight_t = np.array([1 + t.task.priority / 10 + t.task.critical for t in tasks])
+    group_t = np.repeat(np.arange(len(dags)), [len(dag) for dag in dags])
+    weight_gt = np.zeros((len(dags), len(tasks)), np.float32)
+    weight_gt[group_t, np.arange(len(tasks))] = weight_t / np.bincount(group_t, weight_t)[group_t]
     parents, children = np.array(edges, np.int64).reshape(-1, 2).T
     selves = np.arange(len(tasks))
     from_e, to_e = np.concatenate([parents, children, selves]), np.concatenate([children, parents, selves])

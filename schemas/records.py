@@ -237,26 +237,30 @@ class TaskEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """The evidence of one decision, and what is needed to make it again."""
+class DecisionBatch:
+    """The evidence of one batch of decisions, and what is needed to make them again: what one takes, the next lacks.
+
+    Columns with an entry for each task, in the order in which they were decided; `schemas.decisions` has them as rows.
+    """
 
     pool: str
-    workflow_id: str
-    task_id: str
-    attempt: int
     event_time_ms: int
     policy: str
     model_version: str
     epoch: int
     as_of: tuple[int, ...]
     temperature: float
-    draw: float  # the number in [0, 1) that chose among the probabilities
-    node_id: str | None
-    feasible: int  # nodes that could take it
-    candidates: tuple[str, ...] = ()  # the nodes that were looked at first, best first
-    scores: tuple[float, ...] = ()  # theirs
-    probabilities: tuple[float, ...] = ()  # theirs
-    rejections: Mapping[str, int] = field(default_factory=dict)  # reason -> nodes
+    workflow_ids: tuple[str, ...]
+    task_ids: tuple[str, ...]
+    attempts: tuple[int, ...]
+    draws: tuple[float, ...]  # the numbers in [0, 1) that chose among the probabilities
+    node_ids: tuple[str, ...]  # chosen; empty: none, the task waits or is refused
+    feasible: tuple[int, ...]  # nodes that could take the task, before the batch
+    width: int  # entries of the next three columns for each task
+    candidates: tuple[str, ...]  # the nodes that were looked at first, best first; empty: there were fewer
+    scores: tuple[float, ...]  # theirs
+    probabilities: tuple[float, ...]  # theirs, when it was the task's turn
+    rejections: tuple[Mapping[str, int], ...] = ()  # reason -> nodes; no entries at all where every task found nodes
 
 
 @dataclass(frozen=True, slots=True)

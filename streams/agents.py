@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,7 +20,7 @@ import faust
 from confluent_kafka import Message
 
 from policy.constraints import Constraints
-from policy.decide import DecideSettings, Stamp, Verdict, decide
+from policy.decide import Batch, DecideSettings, Stamp, decide
 from policy.encodings import NodeInputs, node_inputs
 from policy.observation import Policy
 from policy.state import State
@@ -184,28 +185,30 @@ class Trunk:
         """Runs in the decider's thread."""
         stamp = Stamp(partition.epoch, partition.as_of)
         started = time.perf_counter()
-        for verdicts in decide(state, self._policy, self._constraints, self._settings, stamp, self._guard):
+        for batch in decide(state, self._policy, self._constraints, self._settings, stamp, self._guard):
             decided = time.perf_counter()
             metrics.DECISION_SECONDS.labels("decide").observe(decided - started)
-            for verdict in verdicts:
-                self._publish(partition, verdict)
+            self._publish(partition, batch)
             started = time.perf_counter()
             metrics.DECISION_SECONDS.labels("publish").observe(started - decided)
 
-    def _publish(self, partition: Partition, verdict: Verdict) -> None:
-        placement = verdict.placement
-        arrival = partition.arrivals.pop((placement.workflow_id, placement.task_id, placement.attempt), None)
-        headers = _trace_header(arrival.trace if arrival else None)
-        delivered = partition.placement_delivered
-        self._publisher.send(PLACEMENTS, placement.pool, placement, partition.number, headers, delivered)
-        self._publisher.send(DECISIONS, placement.pool, verdict.decision, partition.number)
-        metrics.PLACEMENTS.labels(str(placement.outcome), placement.policy).inc()
-        if placement.outcome == Outcome.PLACED:
-            if arrival is not None:
-                metrics.READY_SECONDS.observe(max(0.0, time.time() - arrival.at_ms / 1000))
-            return
-        for reason, nodes in verdict.decision.rejections.items():
-            metrics.REJECTIONS.labels(reason).inc(nodes)
+    def _publish(self, partition: Partition, batch: Batch) -> None:
+        """The placements of a batch, then its evidence."""
+        delivered, arrivals = partition.placement_delivered, partition.arrivals
+        now_ms = 1000 * time.time()
+        for placement in batch.placements:
+            arrival = arrivals.pop((placement.workflow_id, placement.task_id, placement.attempt), None)
+            headers = _trace_header(arrival.trace if arrival else None)
+            self._publisher.send(PLACEMENTS, placement.pool, placement, partition.number, headers, delivered)
+            if arrival is not None and placement.outcome == Outcome.PLACED:
+                metrics.READY_SECONDS.observe(max(0.0, (now_ms - arrival.at_ms) / 1000))
+        evidence = batch.evidence
+        self._publisher.send(DECISIONS, evidence.pool, evidence, partition.number)
+        for outcome, count in Counter([placement.outcome for placement in batch.placements]).items():
+            metrics.PLACEMENTS.labels(str(outcome), evidence.policy).inc(count)
+        for rejections in evidence.rejections:
+            for reason, nodes in rejections.items():
+                metrics.REJECTIONS.labels(reason).inc(nodes)
 
     def _bury(self, topic: Topic, partition: int, message: Message, error: InvalidInput) -> None:
         """What cannot be used goes to the dead letters, with its origin; the records around it go on."""

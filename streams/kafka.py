@@ -104,8 +104,8 @@ class Publisher:
         self._on_failure = on_failure
         self._failure: BrokerError | None = None
         self._sent = 0
-        self._in_flight: dict[int, None] = {}
         self._lock = threading.Lock()
+        self._in_flight: dict[int, None] = {}
         self._names = {topic: topics.full_name(topic) for topic in CATALOGUE}
         self._producer = Producer(
             {
@@ -113,6 +113,7 @@ class Publisher:
                 "enable.idempotence": True,
                 "acks": "all",
                 "linger.ms": kafka.linger_ms,
+                "max.in.flight": 1,  # what is sent meanwhile goes together: a third of the requests under load
                 "message.timeout.ms": SEND_TIMEOUT_MS,
                 "message.max.bytes": 8_000_000,
                 "partitioner": "murmur2_random",
@@ -175,8 +176,7 @@ class Publisher:
             partition = partition_of(key, count) if count > 1 else 0
         deadline = time.monotonic() + FULL_WAIT_S
         with self._lock:
-            self._sent += 1
-            number = self._sent
+            number = self._sent = self._sent + 1
             self._in_flight[number] = None
         while True:
             try:
@@ -346,7 +346,8 @@ def decoded(message: Message, codec: Codec, record: type[Record]) -> Record:
 
 def header(message: Message, name: str) -> bytes | None:
     """The value of a header, where the record has it."""
-    return next((value for key, value in message.headers() or () if key == name), None)
+    headers = message.headers()
+    return next((value for key, value in headers if key == name), None) if headers else None
 
 
 def checked(messages: Iterable[Message]) -> Iterator[Message]:

@@ -155,6 +155,6 @@ def ms(at_s: float) -> int:
 def decided(state: State, policy: Policy, constraints: Constraints | None = None) -> list[Placement]:
     """What one round of decisions says, all batches."""
     batches = decide(state, policy, constraints or Constraints(), DecideSettings(), Stamp())
-    verdicts = [verdict for batch in islice(batches, MOST_BATCHES) for verdict in batch]
+    placements = [placement for batch in islice(batches, MOST_BATCHES) for placement in batch.placements]
     assert next(batches, None) is None, "a round of decisions without end"
-    return [verdict.placement for verdict in verdicts]
+    return placements

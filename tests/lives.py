@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from policy.constraints import Constraints
-from policy.decide import DecideSettings, Stamp, Verdict, decide
+from policy.decide import Batch, DecideSettings, Stamp, decide
 from policy.heuristics import HEURISTICS
 from policy.snapshot import dump
 from policy.state import State
@@ -191,7 +191,7 @@ def keep(state: State, _: Constraints) -> Any:
 def decided_by(policy: str) -> Move:
     """A round of decisions."""
 
-    def move(state: State, constraints: Constraints) -> list[list[Verdict]]:
+    def move(state: State, constraints: Constraints) -> list[Batch]:
         batches = decide(state, HEURISTICS[policy], constraints, SMALL_BATCHES, Stamp())
         return list(islice(batches, MOST_BATCHES))
 

@@ -12,6 +12,7 @@ from policy.constraints import Constraints
 from policy.decide import DecideSettings, Stamp, decide
 from policy.heuristics import heuristic
 from policy.observation import Policy, by_arrival, by_rank
+from schemas.decisions import decisions_of
 from schemas.errors import InvalidConfiguration, UnusableWeights
 from schemas.records import EventKind, Outcome
 from tests.builders import (
@@ -149,7 +150,7 @@ def test_whoever_stops_between_two_batches_loses_nothing():
     submit(state, *[a_task(f"t{i}") for i in range(4)])
     batches = decide(state, RANDOM, Constraints(), DecideSettings(batch=1), Stamp())
 
-    first = [v.placement.task_id for v in next(batches)]
+    first = [p.task_id for p in next(batches).placements]
     batches.close()
     rest = [p.task_id for p in decided(state, RANDOM)]
 
@@ -162,7 +163,7 @@ def test_a_batch_is_no_larger_than_a_share_of_the_nodes():
 
     batches = list(decide(state, RANDOM, Constraints(), DecideSettings(batch_share=0.125), Stamp()))
 
-    assert [len(batch) for batch in batches] == [2, 2, 1]
+    assert [len(batch.placements) for batch in batches] == [2, 2, 1]
 
 
 def test_a_policy_that_sees_one_task_at_a_time_gets_one():
@@ -195,12 +196,13 @@ def test_the_evidence_is_what_the_decision_was_made_of():
     stamp = Stamp(epoch=7, as_of=(1, 2, 3, 4))
     policy = replace(HEFT, temperature=1.0, version="v1")
 
-    ((verdict,),) = decide(state, policy, Constraints(), DecideSettings(candidates=2), stamp)
+    (batch,) = decide(state, policy, Constraints(), DecideSettings(candidates=2), stamp)
 
-    placement, decision = verdict.placement, verdict.decision
+    (placement,), (decision,) = batch.placements, decisions_of(batch.evidence)
     assert (placement.node_id, placement.expected_s, placement.event_time_ms) == ("fast", 5.0, ms(3))
     assert (placement.policy, placement.model_version, placement.epoch) == ("heft", "v1", 7)
-    assert (decision.node_id, decision.feasible, decision.as_of, decision.temperature) == ("fast", 2, (1, 2, 3, 4), 1.0)
+    assert (batch.evidence.as_of, batch.evidence.temperature, batch.evidence.epoch) == ((1, 2, 3, 4), 1.0, 7)
+    assert (decision.node_id, decision.feasible) == ("fast", 2)
     assert (decision.candidates, decision.scores) == (("fast", "slow"), (-5.0, -20.0))
     assert sum(decision.probabilities) == pytest.approx(1.0)
     assert placement.log_prob == pytest.approx(np.log(decision.probabilities[0]))
@@ -215,20 +217,33 @@ def test_the_evidence_names_the_chosen_node_even_where_it_is_none_of_the_best():
         return np.array([[0.0 if spec.node_id == chosen else 1.0 for spec in seen.state.nodes.specs]], np.float32)
 
     policy = Policy("contrary", score, by_rank, temperature=1e9)
-    ((verdict,),) = decide(state, policy, Constraints(), DecideSettings(candidates=3), Stamp())
+    (batch,) = decide(state, policy, Constraints(), DecideSettings(candidates=3), Stamp())
 
-    assert verdict.placement.node_id == chosen
-    assert chosen in verdict.decision.candidates
-    assert len(verdict.decision.candidates) == 3
+    (placement,), (decision,) = batch.placements, decisions_of(batch.evidence)
+    assert placement.node_id == chosen
+    assert chosen in decision.candidates
+    assert len(decision.candidates) == 3
+
+
+def test_the_evidence_has_every_task_of_its_batch_also_one_for_which_the_others_left_no_room():
+    state = a_state(a_node(cpu=1.0), *some_nodes(16, cpu=0.5)[1:])
+    submit(state, a_task("t0"), a_task("t1"))
+
+    batch = next(decide(state, HEFT, Constraints(), DecideSettings(), Stamp()))
+
+    decisions = list(decisions_of(batch.evidence))
+    assert [(d.task_id, d.node_id, d.feasible) for d in decisions] == [("t0", "n0", 1), ("t1", None, 1)]
+    assert [d.probabilities for d in decisions] == [(1.0,), (0.0,)]
+    assert [p.task_id for p in batch.placements] == ["t0"]
 
 
 def test_the_evidence_of_a_waiting_task_counts_why():
     state = a_state(a_node(cpu=1.0), a_node("n1", gpu=1))
     submit(state, a_task("t0", cpu=8.0), a_task("t1", cpu=8.0))
 
-    verdicts = [v for batch in decide(state, HEFT, Constraints(), DecideSettings(), Stamp()) for v in batch]
+    batches = list(decide(state, HEFT, Constraints(), DecideSettings(), Stamp()))
 
-    assert [dict(v.decision.rejections) for v in verdicts] == [{}, {"cpu": 2}]
+    assert [dict(d.rejections) for batch in batches for d in decisions_of(batch.evidence)] == [{}, {"cpu": 2}]
 
 
 def test_the_policy_that_really_answered_is_recorded():
@@ -238,9 +253,9 @@ def test_the_policy_that_really_answered_is_recorded():
     def falls_back(policy, seen):
         return HEFT.score(seen), HEFT
 
-    ((verdict,),) = decide(state, RANDOM, Constraints(), DecideSettings(), Stamp(), falls_back)
+    (batch,) = decide(state, RANDOM, Constraints(), DecideSettings(), Stamp(), falls_back)
 
-    assert (verdict.placement.policy, verdict.decision.policy) == ("heft", "heft")
+    assert [p.policy for p in batch.placements] == [batch.evidence.policy] == ["heft"]
 
 
 @pytest.mark.parametrize("score", [np.nan, -np.inf])

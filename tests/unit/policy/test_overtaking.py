@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import islice
 
 from policy.constraints import Constraints
-from policy.decide import DecideSettings, Stamp, Verdict, decide
+from policy.decide import DecideSettings, Stamp, decide
 from policy.heuristics import heuristic
 from policy.state import State
-from schemas.records import EventKind
+from schemas.records import EventKind, Placement
 from tests.builders import a_lost_node, a_node, a_placement, a_ready, a_state, an_event, submit
 
 MOST_BATCHES = 20
@@ -44,7 +44,7 @@ def test_a_migration_that_waits_survives_the_placement_of_the_attempt_before():
 
     state.apply(a_placement(attempt=0))
 
-    assert [verdict.placement.attempt for verdict in decided(state)] == [1]
+    assert [placement.attempt for placement in decided(state)] == [1]
 
 
 def test_the_next_attempt_is_placed_once_after_its_predecessor_was_lost_with_its_node():
@@ -55,12 +55,12 @@ def test_the_next_attempt_is_placed_once_after_its_predecessor_was_lost_with_its
     for ready in state.apply(a_lost_node("n0")):
         state.apply(ready)
 
-    assert [(v.placement.attempt, v.placement.node_id) for v in decided(state)] == [(1, "n1")]
+    assert [(p.attempt, p.node_id) for p in decided(state)] == [(1, "n1")]
 
 
-def decided(state: State) -> list[Verdict]:
-    """Every verdict of a round that ends by itself."""
+def decided(state: State) -> list[Placement]:
+    """Every placement of a round that ends by itself."""
     batches = decide(state, heuristic("heft"), Constraints(), DecideSettings(), Stamp())
-    verdicts = [verdict for batch in islice(batches, MOST_BATCHES) for verdict in batch]
+    placements = [placement for batch in islice(batches, MOST_BATCHES) for placement in batch.placements]
     assert len(state.queue) == state.queue.waiting
-    return verdicts
+    return placements

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from policy import state_columns
 from policy.constraints import Constraints
-from policy.decide import DecideSettings, Stamp, Verdict, decide
+from policy.decide import DecideSettings, Stamp, decide
 from policy.heuristics import HEURISTICS
 from policy.simulator import SimulatedCluster, SimulatorSettings
 from policy.snapshot import FRAME, MAGIC, VERSION, dump, load
@@ -24,7 +24,7 @@ from policy.state_columns import keep
 from policy.windows import STEP_MS
 from schemas.codec import Codec
 from schemas.errors import StateLost
-from schemas.records import EventKind, NodeMetrics, Outcome, TaskEvent, TaskReady, WorkflowSubmitted
+from schemas.records import EventKind, NodeMetrics, Outcome, Placement, TaskEvent, TaskReady, WorkflowSubmitted
 from tests.builders import (
     POOL,
     START_MS,
@@ -113,8 +113,8 @@ class Twins:
         pairs = zip(self.states, self.constraints, strict=True)
         rounds = [decide(s, self.policy, c, DecideSettings(), Stamp()) for s, c in pairs]
         for batches in zip(*rounds, strict=True):
-            for verdict in self.same(batches):
-                self.take(self.cluster.place(verdict.placement))
+            for placement in self.same(batches).placements:
+                self.take(self.cluster.place(placement))
 
     def take(self, events: Iterable[TaskEvent]) -> None:
         for event in events:
@@ -163,13 +163,13 @@ def test_the_attempt_of_a_workflow_that_is_gone_holds_its_node_until_it_ends():
 def test_room_that_was_made_before_the_snapshot_is_looked_at_after_it():
     state = a_state(a_node(cpu=1.0))
     submit(state, a_task("a"), a_task("b"))
-    assert [v.placement.outcome for v in decided(state)] == [Outcome.PLACED, Outcome.PENDING]
+    assert [p.outcome for p in decided(state)] == [Outcome.PLACED, Outcome.PENDING]
     (first,) = [task.task.task_id for task in state.running.values()]
     state.apply(an_event(EventKind.FINISHED, task_id=first))
 
     loaded = load(dump(state), DEFAULT)
 
-    assert [v.placement.outcome for v in decided(loaded)] == [Outcome.PLACED]
+    assert [p.outcome for p in decided(loaded)] == [Outcome.PLACED]
 
 
 def test_what_was_said_to_wait_is_not_said_again():
@@ -375,10 +375,10 @@ def a_little_of_everything() -> State:
     return state
 
 
-def decided(state: State) -> list[Verdict]:
-    """The verdicts of one round."""
+def decided(state: State) -> list[Placement]:
+    """The placements of one round."""
     batches = decide(state, HEURISTICS["heft"], Constraints(), DecideSettings(), Stamp())
-    return [verdict for batch in batches for verdict in batch]
+    return [placement for batch in batches for placement in batch.placements]
 
 
 def read_columns(payload: bytes) -> dict[str, np.ndarray]:

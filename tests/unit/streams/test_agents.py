@@ -57,7 +57,8 @@ async def test_each_input_of_the_state_has_an_agent_that_hands_its_chunks_on() -
     await runs[TASK_READY.name](chunks(1))
 
     assert list(runs) == [topic.name for topic in STATE_INPUTS]
-    assert trunk.handled == [(TASK_READY, Chunk("task-ready", 0, ()))]
+    ((topic, chunk),) = trunk.handled
+    assert (topic, chunk.topic, chunk.is_handled.is_set()) == (TASK_READY, "task-ready", True)
 
 
 async def test_a_worker_that_cannot_handle_a_chunk_ends_there() -> None:
