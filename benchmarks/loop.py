@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from confluent_kafka import Consumer, TopicPartition
@@ -12,6 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 from benchmarks.line import report
 from benchmarks.plant import POOL, START_MS, Plant, broker, task_ready
 from schemas.codec import Codec
+from schemas.errors import HeadraceError
 from schemas.records import EventKind, Outcome, Placement, TaskEvent
 from schemas.topics import PLACEMENTS, TASK_EVENTS, TASK_READY
 from streams.kafka import KafkaSettings, checked, reader, watermarks
@@ -27,21 +30,35 @@ class Arrivals:
         name = plant.topics.full_name(PLACEMENTS)
         self._consumer: Consumer = reader(kafka, **{"fetch.wait.max.ms": 5})
         _, end = watermarks(self._consumer, name, plant.partition)
-        self._consumer.assign([TopicPartition(name, plant.partition, end)])
+        self._where = [TopicPartition(name, plant.partition, end)]
+        self._consumer.assign(self._where)
         self.at: dict[str, float] = {}
         self._codec = Codec()
         self._is_stopping = False
+        self._may_read = threading.Event()
+        self._may_read.set()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         while not self._is_stopping:
+            self._may_read.wait()
             messages = self._consumer.consume(1000, 0.01)
             now = time.perf_counter()
             for message in checked(messages):
                 record = self._codec.decode(message.value() or b"", Placement)
                 if record.outcome == Outcome.PLACED:
                     self.at.setdefault(record.workflow_id, now)
+
+    def pause(self) -> None:
+        """Read nothing for now."""
+        self._may_read.clear()
+        self._consumer.pause(self._where)
+
+    def resume(self) -> None:
+        """Go on where it was paused."""
+        self._consumer.resume(self._where)
+        self._may_read.set()
 
     def wait_for(self, count: int) -> None:
         """Until so many placements have come, or nothing comes any more."""
@@ -59,24 +76,40 @@ class Arrivals:
 
 
 def burst(plant: Plant, count: int, prefix: str) -> tuple[float, float]:
-    """`count` tasks at once; returns decisions per second of the wall's clock, and per second of the worker's CPU."""
+    """`count` tasks that wait when the process goes on; returns decisions a second of wall and of CPU.
+
+    They are sent while it is stopped, and nobody reads the placements meanwhile: what else runs is the broker.
+    """
+    name = plant.topics.full_name(PLACEMENTS)
+    consumer = reader(plant.kafka)
     arrivals = Arrivals(plant.kafka, plant)
-    cpu_s, started = plant.cpu_s, time.perf_counter()
+    arrivals.pause()
+    _, before = watermarks(consumer, name, plant.partition)
+    os.kill(plant.pid, signal.SIGSTOP)
     for number in range(count):
         plant.publisher.send(TASK_READY, POOL, task_ready(number, prefix), plant.partition)
     plant.publisher.flush()
+    cpu_s, started = plant.cpu_s, time.perf_counter()
+    os.kill(plant.pid, signal.SIGCONT)
+    while watermarks(consumer, name, plant.partition)[1] < before + count:
+        if time.perf_counter() - started > GIVE_UP_S:
+            raise HeadraceError(f"{count} tasks are not placed after {GIVE_UP_S:g} s; see {plant.log}")
+        time.sleep(0.01)
+    wall_s, spent_s = time.perf_counter() - started, plant.cpu_s - cpu_s
+    consumer.close()
+    arrivals.resume()
     arrivals.wait_for(count)
-    wall_s = max(arrivals.at.values(), default=started) - started
-    spent_s = plant.cpu_s - cpu_s
-    finish(plant, arrivals)
+    finish(plant, arrivals.at)
     time.sleep(SETTLE_S)
     arrivals.close()
-    return len(arrivals.at) / wall_s, len(arrivals.at) / max(spent_s, 0.01)
+    if len(arrivals.at) != count:
+        raise HeadraceError(f"{len(arrivals.at)} of {count} tasks were placed; see {plant.log}")
+    return count / wall_s, count / max(spent_s, 0.01)
 
 
-def finish(plant: Plant, arrivals: Arrivals) -> None:
+def finish(plant: Plant, workflow_ids: Iterable[str]) -> None:
     """Report the placed tasks as finished: a pool's state is bounded by what is live."""
-    for workflow_id in arrivals.at:
+    for workflow_id in workflow_ids:
         event = TaskEvent(POOL, workflow_id, "t", 0, "", START_MS + 300_000, EventKind.FINISHED)
         plant.publisher.send(TASK_EVENTS, POOL, event, plant.partition)
     plant.publisher.flush()
@@ -100,7 +133,7 @@ def paced(plant: Plant, rate: float, seconds: float, prefix: str) -> np.ndarray:
         plant.publisher.send(TASK_READY, POOL, ready, plant.partition)
         number += 1
     arrivals.wait_for(number)
-    finish(plant, arrivals)
+    finish(plant, arrivals.at)
     arrivals.close()
     return np.array([1000 * (arrivals.at[w] - at) for w, at in sent.items() if w in arrivals.at])
 

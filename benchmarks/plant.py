@@ -25,6 +25,7 @@ from streams.topic_admin import create_topics
 
 POOL = "bench"
 TICKS = os.sysconf("SC_CLK_TCK")
+END_S = 15.0
 START_MS = 1_700_000_000_000
 
 
@@ -53,6 +54,11 @@ class Plant:
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
         create_topics(kafka, self.topics)
+
+    @property
+    def log(self) -> str:
+        """The file of what the process prints."""
+        return self._log.name
 
     @property
     def pid(self) -> int:
@@ -115,7 +121,11 @@ class Plant:
         """End the process."""
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(30)
+            try:
+                self._process.wait(END_S)
+            except subprocess.TimeoutExpired:  # stock Faust does not always end
+                self._process.kill()
+                self._process.wait()
         self.publisher.close()
 
 
