@@ -13,7 +13,7 @@ import numpy as np
 NOWHERE = -1
 TIE = 1e-6
 """Scores closer than this are equal where the temperature is 0."""
-LEAST = 1e-200
+LEAST = 1e-30
 """Probabilities that are all smaller, against that of a node that is full, have lost digits."""
 
 
@@ -23,18 +23,18 @@ class Choice:
 
     node: int
     weight_n: np.ndarray
-    """[N] float64, 0 for a node that could not take it at its turn; divided by `total`: probabilities."""
+    """[N] float32, 0 for a node that could not take it at its turn; divided by `total`: probabilities."""
     total: float
 
     @property
     def log_prob(self) -> float:
         """Of the chosen node."""
-        return math.log(self.weight_n[self.node] / self.total)
+        return math.log(float(self.weight_n[self.node]) / self.total)
 
     @property
     def probability_n(self) -> np.ndarray:
         """[N] float64, over the nodes that could take the task at its turn."""
-        return self.weight_n / self.total if self.total > 0 else self.weight_n
+        return self.weight_n / np.float64(self.total or 1.0)
 
 
 class _Taken:
@@ -47,8 +47,8 @@ class _Taken:
 
     def take(self, node: int, request: list[int]) -> None:
         before = self._left.get(node) or self._free_rn[:, node].tolist()
-        left = self._left[node] = list(map(operator.sub, before, request))
-        self._least = list(map(min, self._least, left))
+        left = self._left[node] = [has - takes for has, takes in zip(before, request, strict=True)]
+        self._least = [a if a < b else b for a, b in zip(self._least, left, strict=True)]
 
     def full_for(self, request: list[int]) -> list[int]:
         """The chosen nodes that have no room for the request."""
@@ -76,7 +76,7 @@ def arbitrate(
     still take it, whatever the order in which they were computed.
     """
     weight_bn = _weights(logits_bn, mask_bn, temperature)
-    cumulated_bn = np.cumsum(weight_bn, axis=1)
+    cumulated_bn = np.cumsum(weight_bn, axis=1, dtype=np.float64)
     taken = _Taken(free_rn)
     choices = []
     for row, request in enumerate(request_br.tolist()):
@@ -87,7 +87,7 @@ def arbitrate(
             weight_n[full] = 0.0
             if weight_n.max() < LEAST:
                 weight_n = _without(logits_bn[row], mask_bn[row], full, temperature)
-            cumulated_n = np.cumsum(weight_n)
+            cumulated_n = np.cumsum(weight_n, dtype=np.float64)
         total = float(cumulated_n[-1]) if len(cumulated_n) else 0.0
         if not total > 0:
             choices.append(Choice(NOWHERE, weight_n, 0.0))
@@ -101,13 +101,15 @@ def arbitrate(
 
 
 def _weights(logits_bn: np.ndarray, mask_bn: np.ndarray, temperature: float) -> np.ndarray:
-    """Unnormalised probabilities [B, N], float64, exactly 0 where the mask is False."""
-    logits_bn = np.where(mask_bn, logits_bn, np.float64(-np.inf))
-    best_b1 = logits_bn.max(axis=1, keepdims=True, initial=-np.inf)
-    best_b1 = np.where(np.isfinite(best_b1), best_b1, 0.0)
+    """Unnormalised probabilities [B, N], float32, exactly 0 where the mask is False."""
+    weight_bn = np.where(mask_bn, logits_bn, np.float32(-np.inf)).astype(np.float32, copy=False)
+    best_b1 = weight_bn.max(axis=1, keepdims=True, initial=-np.inf)
+    best_b1 = np.where(np.isfinite(best_b1), best_b1, np.float32(0))
     if temperature > 0:
-        return np.exp((logits_bn - best_b1) / temperature)
-    return (logits_bn >= best_b1 - TIE * np.maximum(1.0, np.abs(best_b1))).astype(np.float64)
+        weight_bn -= best_b1
+        weight_bn *= np.float32(1 / temperature)
+        return np.exp(weight_bn, out=weight_bn)
+    return (weight_bn >= best_b1 - TIE * np.maximum(1, np.abs(best_b1))).astype(np.float32)
 
 
 def _without(logits_n: np.ndarray, mask_n: np.ndarray, full: list[int], temperature: float) -> np.ndarray:

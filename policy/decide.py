@@ -183,7 +183,9 @@ def _evidence(
     best_bk = np.take_along_axis(best_bk, order_bk, axis=1)
     scores_bk = np.take_along_axis(scores_bk, order_bk, axis=1)
     is_known_bk = np.isfinite(scores_bk)
-    weights_bk = np.array([choice.weight_n[best_k] for choice, best_k in zip(choices, best_bk, strict=True)])
+    weights_bk = np.array(
+        [choice.weight_n[best_k] for choice, best_k in zip(choices, best_bk, strict=True)], np.float64
+    )
     weights_bk /= np.array([choice.total or 1.0 for choice in choices])[:, None]
     specs = seen.state.nodes.specs
     return DecisionBatch(

@@ -144,16 +144,17 @@ class Trunk:
                 continue
             try:
                 record: object = decoded(message, self._codec, topic.record)
-                partition.check(record)
+                if isinstance(record, NodeMetrics) and not record.specs:
+                    partition.check(record)
+                    samples.append(record)
+                else:
+                    if samples:
+                        partition.fold_samples(samples)
+                        samples.clear()
+                    due += partition.fold(record, message.value() or b"")
                 if isinstance(record, NodeMetrics):
                     sampled += len(record.nodes)
                     partition.sampled_at[record.pool] = started
-                if isinstance(record, NodeMetrics) and not record.specs:
-                    samples.append(record)
-                else:
-                    partition.fold_samples(samples)
-                    samples.clear()
-                    due += partition.fold(record, message.value() or b"")
                 if isinstance(record, TaskReady):
                     key = (record.workflow_id, record.task_id, record.attempt)
                     partition.arrivals[key] = Arrival(message.timestamp()[1], header(message, TRACE))

@@ -66,11 +66,11 @@ def test_the_probabilities_are_those_of_a_softmax_computed_task_by_task(batch, t
 
     expected = one_by_one(batch, temperature, [c.node for c in choices])
     for choice, probability_n in zip(choices, expected, strict=True):
-        np.testing.assert_allclose(choice.probability_n, probability_n, rtol=1e-9, atol=1e-290)
+        np.testing.assert_allclose(choice.probability_n, probability_n, rtol=1e-4, atol=1e-30)
         if choice.node == NOWHERE:
             assert not probability_n.any()
         else:
-            assert choice.log_prob == pytest.approx(np.log(probability_n[choice.node]), rel=1e-6, abs=1e-9)
+            assert choice.log_prob == pytest.approx(np.log(probability_n[choice.node]), rel=1e-4, abs=1e-6)
 
 
 @given(batches(), st.sampled_from((0.0, 0.3, 1.0)))
