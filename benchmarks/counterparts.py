@@ -20,20 +20,20 @@ from schemas.topics import NODE_METRICS, PLACEMENTS, TASK_READY
 from streams import metrics, policies
 from streams.config import Settings, load
 from streams.health import HealthServer
-from streams.kafka import Publisher, checked, reader
+from streams.kafka import Publisher, checked, fetch, reader
 
 
 def echo(settings: Settings) -> None:
     """Answers each task-ready with a placement, without deciding anything."""
     codec = Codec()
     publisher = Publisher(settings.kafka, settings.topics, codec)
-    consumer = reader(settings.kafka, **{"fetch.wait.max.ms": 5})
+    consumer = reader(settings.kafka)
     consumer.assign([TopicPartition(settings.topics.full_name(TASK_READY), 0, 0)])
     is_stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: is_stopping.set())
     HealthServer("127.0.0.1", settings.worker.port, dict, dict)
     while not is_stopping.is_set():
-        for message in checked(consumer.consume(1000, 0.005)):
+        for message in checked(fetch(consumer, 1000, 0.1)):
             ready = codec.decode(message.value() or b"", TaskReady)
             placement = Placement(ready.pool, ready.workflow_id, ready.task_id, 0, 0, Outcome.PLACED, "n0")
             publisher.send(PLACEMENTS, ready.pool, placement, 0)

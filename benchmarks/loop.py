@@ -17,7 +17,7 @@ from schemas.codec import Codec
 from schemas.errors import HeadraceError
 from schemas.records import EventKind, Outcome, Placement, TaskEvent
 from schemas.topics import PLACEMENTS, TASK_EVENTS, TASK_READY
-from streams.kafka import KafkaSettings, checked, reader, watermarks
+from streams.kafka import KafkaSettings, checked, fetch, reader, watermarks
 
 SETTLE_S = 1.0
 GIVE_UP_S = 60.0
@@ -28,7 +28,7 @@ class Arrivals:
 
     def __init__(self, kafka: KafkaSettings, plant: Plant) -> None:
         name = plant.topics.full_name(PLACEMENTS)
-        self._consumer: Consumer = reader(kafka, **{"fetch.wait.max.ms": 5})
+        self._consumer: Consumer = reader(kafka)
         _, end = watermarks(self._consumer, name, plant.partition)
         self._where = [TopicPartition(name, plant.partition, end)]
         self._consumer.assign(self._where)
@@ -43,7 +43,7 @@ class Arrivals:
     def _run(self) -> None:
         while not self._is_stopping:
             self._may_read.wait()
-            messages = self._consumer.consume(1000, 0.01)
+            messages = fetch(self._consumer, 1000, 0.1)
             now = time.perf_counter()
             for message in checked(messages):
                 record = self._codec.decode(message.value() or b"", Placement)

@@ -65,7 +65,6 @@ class Trunk:
         guard: Guard,
         constraints: Constraints,
         settings: DecideSettings,
-        decider: ThreadPoolExecutor,
         actor: Actor | None = None,
     ) -> None:
         self._find = find
@@ -75,7 +74,6 @@ class Trunk:
         self._guard = guard
         self._constraints = constraints
         self._settings = settings
-        self._decider = decider
         self._actor = actor
         self._encoder = ThreadPoolExecutor(1, "encoder")
         self._encoding: dict[str, asyncio.Task[None]] = {}
@@ -94,7 +92,7 @@ class Trunk:
             due = self._fold(partition, topic, chunk)
             if topic is NODE_METRICS and not _spans_a_stall(chunk):
                 due += self._look_after(partition)
-            metrics.DECISION_SECONDS.labels("fold").observe(time.perf_counter() - started)
+            metrics.FOLD_SECONDS.observe(time.perf_counter() - started)
             self.announce(partition, due)
             self._encode_changed(partition)
             await self.decide(partition)
@@ -128,11 +126,19 @@ class Trunk:
             log.error("actor.encoding_failed", extra={"pool": pool, "error": str(error)})
 
     async def decide(self, partition: Partition) -> None:
-        """Decide what can be decided now. The caller holds the lock."""
+        """Decide what can be decided now; others get a turn between two batches. The caller holds the lock."""
         for state in partition.pools.values():
-            if state.has_open_questions:
-                loop = asyncio.get_running_loop()
-                await loop.run_in_executor(self._decider, partial(self._decide, partition, state))
+            if not state.has_open_questions:
+                continue
+            stamp = Stamp(partition.epoch, partition.as_of)
+            started = time.perf_counter()
+            for batch in decide(state, self._policy, self._constraints, self._settings, stamp, self._guard):
+                decided = time.perf_counter()
+                metrics.DECIDE_SECONDS.observe(decided - started)
+                self._publish(partition, batch)
+                metrics.PUBLISH_SECONDS.observe(time.perf_counter() - decided)
+                await asyncio.sleep(0)
+                started = time.perf_counter()
 
     def _fold(self, partition: Partition, topic: Topic, chunk: Chunk) -> list[TaskReady]:
         started, sampled = time.time(), 0
@@ -181,17 +187,6 @@ class Trunk:
                     self._publisher.send(TASK_EVENTS, pool, event, partition.number)
         metrics.ROLLBACKS.inc(len(due))
         return due
-
-    def _decide(self, partition: Partition, state: State) -> None:
-        """Runs in the decider's thread."""
-        stamp = Stamp(partition.epoch, partition.as_of)
-        started = time.perf_counter()
-        for batch in decide(state, self._policy, self._constraints, self._settings, stamp, self._guard):
-            decided = time.perf_counter()
-            metrics.DECISION_SECONDS.labels("decide").observe(decided - started)
-            self._publish(partition, batch)
-            started = time.perf_counter()
-            metrics.DECISION_SECONDS.labels("publish").observe(started - decided)
 
     def _publish(self, partition: Partition, batch: Batch) -> None:
         """The placements of a batch, then its evidence."""

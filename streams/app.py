@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import faust
@@ -92,7 +91,6 @@ def build(settings: Settings) -> tuple[Worker, faust.App, HealthServer]:
     actor = policies.build_actor(settings.policy, synchronous=False) if settings.policy.name == "actor" else None
     policies.announce(settings.policy, actor)
     fallback = heuristic(settings.policy.fallback)
-    decider = ThreadPoolExecutor(1, "decider")
     failed: list[Worker] = []
     publisher = Publisher(
         settings.kafka,
@@ -100,7 +98,7 @@ def build(settings: Settings) -> tuple[Worker, faust.App, HealthServer]:
         codec,
         on_failure=lambda error: [w.fail(error) for w in failed],  # type: ignore[arg-type, return-value]
     )
-    worker = Worker(settings.worker, settings.kafka, settings.topics, settings.state, codec, publisher, decider)
+    worker = Worker(settings.worker, settings.kafka, settings.topics, settings.state, codec, publisher)
     failed.append(worker)
     worker.trunk = Trunk(
         worker.find,
@@ -110,7 +108,6 @@ def build(settings: Settings) -> tuple[Worker, faust.App, HealthServer]:
         policies.Guard(fallback, settings.policy.deadline_ms),
         Constraints(settings.policy.node_filter_rules),
         settings.decide,
-        decider,
         actor,
     )
     app = _app(settings, worker, codec)

@@ -26,7 +26,18 @@ from schemas.topics import (
 )
 from schemas.workflow_file import read_workflows
 from streams.claims import end_of_placements
-from streams.kafka import READ_S, KafkaSettings, Publisher, admin, checked, decoded, offset_at, read_range, reader
+from streams.kafka import (
+    READ_S,
+    KafkaSettings,
+    Publisher,
+    admin,
+    checked,
+    decoded,
+    fetch,
+    offset_at,
+    read_range,
+    reader,
+)
 from streams.registry import codec_for
 from streams.watch import Watch
 
@@ -141,12 +152,12 @@ class Client:
 
     def _follow(self, timeout_s: float | None) -> Iterator[Placement]:
         """The pool's placements in effect, from the first that was not read yet."""
-        consumer = reader(self._kafka, **{"fetch.wait.max.ms": 10})
+        consumer = reader(self._kafka)
         try:
             consumer.assign([TopicPartition(self._topics.full_name(PLACEMENTS), self._partition, self._next)])
             heard = time.monotonic()
             while timeout_s is None or time.monotonic() - heard < timeout_s:
-                for message in checked(consumer.consume(500, READ_S)):
+                for message in checked(fetch(consumer, 500, READ_S)):
                     heard = time.monotonic()
                     offset = message.offset() or 0
                     self._next = offset + 1

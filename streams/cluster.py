@@ -28,7 +28,7 @@ from schemas.topics import (
     partition_of,
 )
 from streams.claims import end_of_placements
-from streams.kafka import KafkaSettings, Publisher, checked, decoded, read_range, reader, watermarks
+from streams.kafka import KafkaSettings, Publisher, checked, decoded, fetch, read_range, reader, watermarks
 
 log = logging.getLogger("headrace.cluster")
 
@@ -103,7 +103,7 @@ class Cluster:
 
     def run(self) -> None:
         """Live: obey, happen, measure. Raises BrokerError."""
-        consumer = reader(self._kafka, **{"fetch.wait.max.ms": 10})
+        consumer = reader(self._kafka)
         try:
             ends = {name: watermarks(consumer, name, self._partition)[1] for name in self._topic_of}
             placements = end_of_placements(self._kafka, self._topics, self._codec, self._partition)
@@ -116,7 +116,7 @@ class Cluster:
             self._sample()
             next_sample_ms = self.clock.now_ms() + 1000 * self.settings.sample_s
             while not self._is_stopping:
-                messages = consumer.consume(1000, self._patience_s(next_sample_ms))
+                messages = fetch(consumer, 1000, self._patience_s(next_sample_ms))
                 self._publish(TASK_EVENTS, self.simulated.advance(self.clock.now_ms()))
                 for message in checked(messages):
                     self._obey(message)

@@ -229,6 +229,12 @@ class Publisher:
                 self._on_failure(self._failure)
 
 
+def fetch(consumer: Consumer, most: int, timeout_s: float) -> list[Message]:
+    """What is there, up to `most`; waits for the first record only, where `Consumer.consume` waits for all."""
+    first = consumer.poll(timeout_s)
+    return [] if first is None else [first, *consumer.consume(most - 1, 0)]
+
+
 def read_range(kafka: KafkaSettings, starts: Mapping[tuple[str, int], int]) -> Iterator[Message]:
     """Every record from these (topic, partition) -> offset to where the partitions end now; each partition in order.
 
@@ -247,7 +253,7 @@ def read_range(kafka: KafkaSettings, starts: Mapping[tuple[str, int], int]) -> I
         consumer.assign(assigned)
         idle_since = time.monotonic()
         while open_ends:
-            messages = consumer.consume(2000, READ_S)
+            messages = fetch(consumer, 2000, READ_S)
             for message in checked(messages):
                 where = (message.topic() or "", message.partition() or 0)
                 end = open_ends.get(where)

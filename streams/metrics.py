@@ -18,6 +18,7 @@ READY_SECONDS = Histogram(
     "Time from a task-ready record's arrival in Kafka to its placement being handed over.",
     buckets=LATENCY_BUCKETS,
 )
+FOLD_SECONDS, DECIDE_SECONDS, PUBLISH_SECONDS = (DECISION_SECONDS.labels(s) for s in ("fold", "decide", "publish"))
 PLACEMENTS = Counter(
     "headrace_placements_total",
     "Decisions by outcome (placed, pending, refused) and by who decided (policy: actor, or a heuristic's name).",

@@ -97,7 +97,7 @@ class ChunkConsumer(Consumer):
 
     def _fetch(self, timeout_s: float) -> list[Message]:
         """What is there; waits for the first record only. The group's callbacks run in here."""
-        first = self._kafka.poll(timeout_s)
+        first = self._kafka.poll(timeout_s)  # `kafka.fetch` in two steps: a callback may run in each
         if first is None:
             return []
         assignment = self._assignments

@@ -12,7 +12,7 @@ from schemas.errors import InvalidInput
 from schemas.records import Placement
 from schemas.topics import PLACEMENTS, TASK_EVENTS, TASK_READY, WORKFLOW_SUBMITTED, TopicSettings, partition_of
 from streams.claims import end_of_placements
-from streams.kafka import KafkaSettings, checked, decoded, reader, watermarks
+from streams.kafka import KafkaSettings, checked, decoded, fetch, reader, watermarks
 
 FOLLOWED = (WORKFLOW_SUBMITTED, TASK_READY, PLACEMENTS, TASK_EVENTS)
 
@@ -28,7 +28,7 @@ class Watch:
         self._pool = pool
         self._codec = codec
         self._topic_of = {topics.full_name(topic): topic for topic in FOLLOWED}
-        self._consumer = reader(kafka, **{"fetch.wait.max.ms": 20})
+        self._consumer = reader(kafka)
         number = partition_of(pool, topics.partitions)
         ends = {name: watermarks(self._consumer, name, number)[1] for name in self._topic_of}
         ends[topics.full_name(PLACEMENTS)], self._fence = end_of_placements(kafka, topics, codec, number)
@@ -36,7 +36,7 @@ class Watch:
 
     def poll(self, timeout_s: float = 0.1) -> int:
         """Fold what has come; returns how many records. Raises BrokerError."""
-        messages = list(checked(self._consumer.consume(2000, timeout_s)))
+        messages = list(checked(fetch(self._consumer, 2000, timeout_s)))
         for message in messages:
             topic = self._topic_of[message.topic() or ""]
             try:

@@ -83,7 +83,6 @@ class Worker:
         state: StateSettings,
         codec: Codec,
         publisher: Publisher,
-        decider: ThreadPoolExecutor,
     ) -> None:
         self.settings = settings
         self.trunk: Trunk | None = None
@@ -92,7 +91,6 @@ class Worker:
         self._state = state
         self._codec = codec
         self._publisher = publisher
-        self._decider = decider
         self._partitions: dict[int, Partition] = {}
         self._background = ThreadPoolExecutor(BACKGROUND_THREADS, "background")
         self._restoring: set[asyncio.Task[None]] = set()
@@ -200,8 +198,7 @@ class Worker:
                 snapshots.EPOCH: partition.epoch,
             }
             sent = self._publisher.sent
-            loop = asyncio.get_running_loop()
-            payload = await loop.run_in_executor(self._decider, snapshots.pack, partition.pools)
+            payload = await self._in_background(partial(snapshots.pack, partition.pools))
         await self._in_background(partial(self._publisher.wait_for, sent))
         await self._in_background(partial(self._check_claim, partition))
         slot = int(time.time() * 1000)
