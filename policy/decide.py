@@ -177,11 +177,11 @@ def _evidence(
     """For each task of a batch, the chosen node and the best others, best first."""
     scores_bn = np.where(seen.mask_bn, logits_bn, -np.inf)
     width = min(count, scores_bn.shape[1])
+    row_b1 = np.arange(len(choices))[:, None]
     best_bk = _best(scores_bn, [choice.node for choice in choices], width)
-    scores_bk = np.take_along_axis(scores_bn, best_bk, axis=1)
+    scores_bk = scores_bn[row_b1, best_bk]
     order_bk = np.argsort(-scores_bk, axis=1, kind="stable")
-    best_bk = np.take_along_axis(best_bk, order_bk, axis=1)
-    scores_bk = np.take_along_axis(scores_bk, order_bk, axis=1)
+    best_bk, scores_bk = best_bk[row_b1, order_bk], scores_bk[row_b1, order_bk]
     is_known_bk = np.isfinite(scores_bk)
     weights_bk = np.array(
         [choice.weight_n[best_k] for choice, best_k in zip(choices, best_bk, strict=True)], np.float64
@@ -219,10 +219,9 @@ def _best(scores_bn: np.ndarray, chosen: Sequence[int], count: int) -> np.ndarra
     if count == scores_bn.shape[1]:
         return np.broadcast_to(np.arange(count), (len(scores_bn), count))
     best_bk = np.argpartition(scores_bn, -count, axis=1)[:, -count:]
-    worst_b = np.take_along_axis(scores_bn, best_bk, axis=1).argmin(axis=1)
     for row in np.flatnonzero(~(best_bk == np.array(chosen)[:, None]).any(axis=1)).tolist():
         if chosen[row] != NOWHERE:
-            best_bk[row, worst_b[row]] = chosen[row]
+            best_bk[row, scores_bn[row, best_bk[row]].argmin()] = chosen[row]
     return best_bk
 
 
