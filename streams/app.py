@@ -91,15 +91,9 @@ def build(settings: Settings) -> tuple[Worker, faust.App, HealthServer]:
     actor = policies.build_actor(settings.policy, synchronous=False) if settings.policy.name == "actor" else None
     policies.announce(settings.policy, actor)
     fallback = heuristic(settings.policy.fallback)
-    failed: list[Worker] = []
-    publisher = Publisher(
-        settings.kafka,
-        settings.topics,
-        codec,
-        on_failure=lambda error: [w.fail(error) for w in failed],  # type: ignore[arg-type, return-value]
-    )
+    publisher = Publisher(settings.kafka, settings.topics, codec)
     worker = Worker(settings.worker, settings.kafka, settings.topics, settings.state, codec, publisher)
-    failed.append(worker)
+    publisher.on_failure = worker.fail
     worker.trunk = Trunk(
         worker.find,
         publisher,

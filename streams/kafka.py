@@ -96,12 +96,10 @@ class Publisher:
     was sent after that may be lost, so its owner ends and lets a successor carry on from the topics.
     """
 
-    def __init__(
-        self, kafka: KafkaSettings, topics: TopicSettings, codec: Codec, on_failure: OnFailure | None = None
-    ) -> None:
+    def __init__(self, kafka: KafkaSettings, topics: TopicSettings, codec: Codec) -> None:
         self._topics = topics
         self._codec = codec
-        self._on_failure = on_failure
+        self.on_failure: OnFailure | None = None
         self._failure: BrokerError | None = None
         self._sent = 0
         self._lock = threading.Lock()
@@ -225,8 +223,8 @@ class Publisher:
                 then(message)
         elif self._failure is None:
             self._failure = BrokerError(f"a record for {message.topic()} could not be delivered: {error.str()}")
-            if self._on_failure is not None:
-                self._on_failure(self._failure)
+            if self.on_failure is not None:
+                self.on_failure(self._failure)
 
 
 def fetch(consumer: Consumer, most: int, timeout_s: float) -> list[Message]:

@@ -186,14 +186,15 @@ def test_what_a_worker_writes_that_was_thought_dead_is_void(
 ) -> None:
     slow = {**SHARED, "policy__name": "kube_default"}  # scores anew for each task: it is stopped within its decisions
     zombie, heir = (WorkerProcess(kafka, topics, tmp_path, **slow) for _ in range(2))
-    with zombie, heir, Client(kafka, CROWDED, topics) as client:
-        zombie.wait_until_ready()
-        announce_burst(client)
+    with ExitStack() as running, Client(kafka, CROWDED, topics) as client:
+        running.enter_context(zombie).wait_until_ready()
+        zombie.signal(signal.SIGSTOP)
+        announce_burst(client)  # finds all of it at once, and has it in hand when it is stopped again
+        zombie.signal(signal.SIGCONT)
         next(client.placements(timeout_s=ANSWER_S))
         zombie.signal(signal.SIGSTOP)
         decided = len(placed(kafka, topics))
-        heir.kill()
-        heir.start_and_wait()
+        running.enter_context(heir).wait_until_ready()
         eventually(lambda: effective_count(kafka, topics) == BURST, "the heir has decided the rest")
 
         zombie.signal(signal.SIGCONT)
