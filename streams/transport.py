@@ -137,6 +137,8 @@ class ChunkConsumer(Consumer):
                 ask, answer = self._questions.get_nowait()
             except queue.Empty:
                 return
+            if not answer.set_running_or_notify_cancel():
+                continue  # nobody waits for it any more
             try:
                 answer.set_result(ask())
             except KafkaException as error:
@@ -187,7 +189,8 @@ class ChunkConsumer(Consumer):
             await self.callback(message)
             self._read_offset[tp] = message.offset
         while len(self._unhandled) > UNHANDLED_CHUNKS:
-            await self._unhandled.popleft().is_handled.wait()
+            await self._unhandled[0].is_handled.wait()  # which a new assignment sets, too
+            self._unhandled.popleft()
 
     def _chunk_message(self, tp: TP, chunk: Chunk) -> ConsumerMessage:
         last = chunk.records[-1]
