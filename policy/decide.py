@@ -76,6 +76,8 @@ def decide(
 
     Each batch is folded into the state before it is yielded. Who stops midway loses nothing: the rest still waits.
     """
+    if state.given_up:
+        yield _give_up(state, policy, stamp)
     fresh_n = state.fresh()
     _look_again(state, constraints)
     while len(rows := state.queue.candidates()):
@@ -261,6 +263,28 @@ def _turn_away(
         )
         state.apply(placements[-1])
     return Batch(placements, _no_candidates(placements, rejections, policy)) if placements else None
+
+
+def _give_up(state: State, policy: Policy, stamp: Stamp) -> Batch:
+    """Attempts that will not be made: too many before them ended without success."""
+    most = state.settings.max_attempts
+    placements = [
+        Placement(
+            state.pool,
+            *key,
+            state.now_ms,
+            Outcome.REFUSED,
+            reason=f"{key[2]} attempts ended without success; state.max_attempts is {most}",
+            policy=policy.name,
+            model_version=policy.version,
+            epoch=stamp.epoch,
+            as_of=stamp.as_of,
+        )
+        for key in state.given_up
+    ]
+    for placement in placements:
+        state.apply(placement)
+    return Batch(placements, _no_candidates(placements, [{}] * len(placements), policy))
 
 
 def _no_candidates(

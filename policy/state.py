@@ -81,6 +81,8 @@ class State:
         self.finished: dict[str, None] = {}
         """Ids of finished workflows and of finished tasks of open ones, oldest first."""
         self.running: dict[AttemptKey, TaskState] = {}
+        self.given_up: dict[AttemptKey, None] = {}
+        """Attempts that will not be made, since those before failed too often; nobody has been told yet."""
         self.now_ms = 0
         self.placed = 0
         """Placements ever made, for round robin."""
@@ -166,6 +168,8 @@ class State:
     @property
     def has_open_questions(self) -> bool:
         """Whether a round of decisions may find something to decide."""
+        if self.given_up:
+            return True
         waiting = len(self.queue)
         is_other = bool(self.ledger.freed) or self.looked_step != self.windows.step
         return waiting > 0 and (is_other or self.queue.waiting < waiting)
@@ -291,6 +295,7 @@ class State:
         return workflow.add(record.task)
 
     def _placement(self, record: Placement) -> list[TaskReady]:
+        self.given_up.pop((record.workflow_id, record.task_id, record.attempt), None)
         task = self._find(record.workflow_id, record.task_id)
         if task is None or task.is_over:
             return []
@@ -368,8 +373,8 @@ class State:
             return []
         self._withdraw(task)  # an event may overtake its placement: the attempt still waits
         if attempt + 1 >= self.settings.max_attempts:
+            self.given_up[attempt_key(task, attempt + 1)] = None
             self._close(task, Status.REFUSED)
-            self.counts["given_up"] += 1
             return []
         return [self._make_due(task, at_ms)]
 

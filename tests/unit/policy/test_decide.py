@@ -12,6 +12,7 @@ from policy.constraints import Constraints
 from policy.decide import DecideSettings, Stamp, decide
 from policy.heuristics import heuristic
 from policy.observation import Policy, by_arrival, by_rank
+from policy.state import StateSettings
 from schemas.decisions import decisions_of
 from schemas.errors import InvalidConfiguration, UnusableWeights
 from schemas.records import EventKind, Outcome
@@ -244,6 +245,34 @@ def test_the_evidence_of_a_waiting_task_counts_why():
     batches = list(decide(state, HEFT, Constraints(), DecideSettings(), Stamp()))
 
     assert [dict(d.rejections) for batch in batches for d in decisions_of(batch.evidence)] == [{}, {"cpu": 2}]
+
+
+def test_a_task_that_is_given_up_is_refused_once_with_the_reason():
+    state = a_state(a_node(), settings=StateSettings(max_attempts=1))
+    submit(state, a_task("t0"))
+    decided(state, HEFT)
+    state.apply(an_event(EventKind.FAILED, task_id="t0"))
+    assert state.has_open_questions
+
+    (refused,) = decided(state, HEFT)
+
+    assert (refused.task_id, refused.attempt, refused.outcome) == ("t0", 1, Outcome.REFUSED)
+    assert refused.reason == "1 attempts ended without success; state.max_attempts is 1"
+    assert decided(state, HEFT) == []
+    assert not state.has_open_questions
+
+
+def test_who_has_read_that_a_task_is_given_up_does_not_say_it_again():
+    first, second = (a_state(a_node(), settings=StateSettings(max_attempts=1)) for _ in range(2))
+    for state in (first, second):
+        submit(state, a_task("t0"))
+        state.apply(a_placement("n0", task_id="t0"))
+        state.apply(an_event(EventKind.FAILED, task_id="t0"))
+
+    for placement in decided(first, HEFT):
+        second.apply(placement)
+
+    assert decided(second, HEFT) == []
 
 
 def test_the_policy_that_really_answered_is_recorded():
