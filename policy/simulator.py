@@ -64,7 +64,9 @@ class SimulatorSettings:
         ):
             if not 0 <= getattr(self, name) <= most:
                 raise InvalidConfiguration(
-                    f"cluster.{name}", f"{getattr(self, name)} is out of range", f"give a number from 0 to {most:g}"
+                    f"cluster.simulator.{name}",
+                    f"{getattr(self, name)} is out of range",
+                    f"give a number from 0 to {most:g}",
                 )
 
 

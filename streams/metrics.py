@@ -57,3 +57,9 @@ RESTORE_SECONDS = Histogram(
     "headrace_restore_seconds", "Time to take over a partition.", buckets=(0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60)
 )
 ACTOR = Info("headrace_actor", "The policy in use: name, version, and the provider that runs it (CUDA or CPU).")
+
+
+def forget_pool(pool: str) -> None:
+    """Export nothing of a pool that belongs to another worker now."""
+    for gauge in (PENDING, RUNNING, WORKFLOWS, NODES, WINDOW_AGE):
+        gauge.remove(pool)

@@ -125,6 +125,8 @@ class Worker:
                 partition.is_revoked = True
                 partition.restored.set()
                 self._saved.pop(number, None)
+                for pool in list(partition.pools):
+                    metrics.forget_pool(pool)
 
     async def _take_over(self, partition: Partition) -> None:
         try:
