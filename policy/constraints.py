@@ -10,7 +10,7 @@ import numpy as np
 from policy.marks import tolerates
 from policy.nodes import NodeTable
 from policy.queue import Kind, kind_of
-from policy.resources import RESOURCES
+from policy.resources import RESOURCES, Request
 from policy.rules import Rules
 from policy.state import State
 from policy.workflows import TaskState
@@ -63,6 +63,9 @@ NODE_FIELDS = (
 )
 """What the user's rules can speak of."""
 
+MOST_KEPT = 1000
+"""Kinds of tasks whose answers are kept."""
+
 
 class Constraints:
     """The hard constraints of a pool, with the parts that change rarely kept between decisions."""
@@ -73,6 +76,7 @@ class Constraints:
         """Whether a rule looks at what is measured: a node may then take a task without any room being made."""
         self._version = -1
         self._static: dict[Kind, np.ndarray] = {}
+        self._could: dict[tuple[Kind, Request], bool] = {}
 
     def mask(self, state: State, tasks: Sequence[TaskState], free_rn: np.ndarray, fresh_n: np.ndarray) -> np.ndarray:
         """mask_bn [B, N]: whether the node may take the task now, on its own.
@@ -125,20 +129,28 @@ class Constraints:
 
     def could_ever(self, state: State, task: TaskState) -> bool:
         """Whether some known node could take the task if it were empty, fresh and back."""
-        request_r = np.array(task.request)[:, None]
-        fits_n = (request_r <= state.nodes.capacity_rn).all(axis=0)
-        return bool((fits_n & self.static_mask(state.nodes, task.task)).any())
+        allowed_n = self.static_mask(state.nodes, task.task)
+        key = (kind_of(task.task), task.request)
+        could = self._could.get(key)
+        if could is None:
+            if len(self._could) > MOST_KEPT:
+                self._could.clear()
+            request_r = np.array(task.request)[:, None]
+            fits_n = (request_r <= state.nodes.capacity_rn).all(axis=0)
+            could = self._could[key] = bool((fits_n & allowed_n).any())
+        return could
 
     def static_mask(self, nodes: NodeTable, task: Task) -> np.ndarray:
         """What depends on the node's specification alone: labels, taints, memory of a GPU."""
         if self._version != nodes.version:
             self._static.clear()
+            self._could.clear()
             self._version = nodes.version
         key = kind_of(task)
         mask_n = self._static.get(key)
         if mask_n is None:
             mask_n = selected(nodes.specs, task) & tolerated(nodes.specs, task) & _device_fits(nodes, task)
-            if len(self._static) > 1000:
+            if len(self._static) > MOST_KEPT:
                 self._static.clear()
             self._static[key] = mask_n
         return mask_n

@@ -45,6 +45,8 @@ MOST_TRACES = 10_000
 TRACE = "traceparent"
 LARGEST_LETTER = 900_000
 """Bytes of a bad record that its dead letter keeps."""
+LONGEST_PROBLEM = 2000
+"""Characters of what is wrong with it, which may quote it."""
 
 STALL_MS = 2000
 """Broker's time between the first and the last record of a chunk that is not fetched as soon as it is there."""
@@ -209,9 +211,9 @@ class Trunk:
     def _bury(self, topic: Topic, partition: int, message: Message, error: InvalidInput) -> None:
         """What cannot be used goes to the dead letters, with its origin; the records around it go on."""
         reason = _reason(error)
-        payload, offset = message.value() or b"", message.offset() or 0
+        payload, offset, problem = message.value() or b"", message.offset() or 0, str(error)[:LONGEST_PROBLEM]
         letter = DeadLetter(
-            topic.name, partition, offset, int(time.time() * 1000), reason, str(error), payload[:LARGEST_LETTER]
+            topic.name, partition, offset, int(time.time() * 1000), reason, problem, payload[:LARGEST_LETTER]
         )
         origin = {
             "origin-topic": topic.name.encode(),
@@ -221,7 +223,7 @@ class Trunk:
         }
         self._publisher.send(DEAD_LETTERS, topic.name, letter, headers=origin)
         metrics.DEAD_LETTERS.labels(topic.name, reason).inc()
-        log.warning("record.refused", extra={"topic": topic.name, "offset": offset, "problem": str(error)})
+        log.warning("record.refused", extra={"topic": topic.name, "offset": offset, "problem": problem})
 
 
 def add_agents(

@@ -39,6 +39,18 @@ PASSING = frozenset(
 )
 """Errors that end by themselves."""
 
+ENDING = frozenset(
+    (
+        KafkaError._FATAL,  # a member that shares its instance's name with a newer one, for instance
+        KafkaError._FENCED,
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+    )
+)
+"""Errors of a consumer after which it reads nothing any more."""
+
 Answer = TypeVar("Answer")
 Record = TypeVar("Record")
 
@@ -131,6 +143,8 @@ class Publisher:
         """Wait until the first `sent` records are delivered. Raises BrokerError when they are not."""
         deadline = time.monotonic() + timeout_s
         while self._failure is None and self._oldest_in_flight() <= sent:
+            if self._stopping.is_set():
+                raise BrokerError("the publisher was closed before all records were delivered")
             if time.monotonic() > deadline:
                 raise BrokerError(f"records were not delivered within {timeout_s:g} s")
             time.sleep(0.002)
@@ -360,7 +374,7 @@ def checked(messages: Iterable[Message]) -> Iterator[Message]:
         error = message.error()
         if error is None:
             yield message
-        elif error.fatal() or error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED):
+        elif error.fatal() or error.code() in ENDING:
             raise BrokerError(f"{message.topic()}: {error.str()}")
         elif error.code() != KafkaError._PARTITION_EOF:
             log.warning("kafka.error", extra={"topic": message.topic(), "error": error.str()})

@@ -13,8 +13,9 @@ from policy.state import State, StateSettings
 from policy.state_columns import keep
 from schemas import topics as catalogue
 from schemas.checks import check_samples, check_time
-from schemas.dag import check_task, check_workflow
+from schemas.dag import MOST_ID_CHARS, check_task, check_workflow
 from schemas.errors import InvalidRecord
+from schemas.quantities import shown
 from schemas.records import EventKind, NodeMetrics, Placement, TaskEvent, TaskReady, WorkflowSubmitted
 from schemas.topics import Topic, partition_of
 
@@ -42,6 +43,9 @@ class Partition:
         self.lock = asyncio.Lock()
         self.restored = asyncio.Event()
         self.is_revoked = False
+        self.restoring = 0
+        """Records that its restore has folded so far."""
+        self._restoring_before = 0
         self.placements_offset = 0
         """The offset after our newest placement that Kafka confirmed."""
         self.written_by_others: int | None = None
@@ -59,6 +63,11 @@ class Partition:
     def as_of(self) -> tuple[int, ...]:
         """How far the inputs are folded, in the order of `topics.STATE_INPUTS`."""
         return tuple(self.offsets.get(topic.name, 0) for topic in catalogue.STATE_INPUTS)
+
+    def goes_on(self) -> bool:
+        """Whether its restore has folded more since the last call."""
+        before, self._restoring_before = self._restoring_before, self.restoring
+        return self.restoring > before
 
     def has_seen(self, topic: Topic, offset: int) -> bool:
         """Whether the record at this offset is folded already."""
@@ -110,14 +119,14 @@ class Partition:
         is_known = pool in self.pools
         if not is_known and (not pool or partition_of(pool, self._partitions) != self.number):
             raise InvalidRecord(
-                where, f"pool '{pool}' does not belong to this partition", "key every record by its pool", "key"
+                where, f"pool {shown(pool)} does not belong to this partition", "key every record by its pool", "key"
             )
         if isinstance(record, NodeMetrics):
             check_samples(record)
         elif isinstance(record, WorkflowSubmitted | TaskReady | TaskEvent | Placement):
             check_time(record.event_time_ms, where)
         if isinstance(record, WorkflowSubmitted):
-            check_workflow(record, f"workflow {record.workflow_id}")
+            check_workflow(record, f"workflow {record.workflow_id[:MOST_ID_CHARS]}")
         elif isinstance(record, TaskEvent) and record.kind == EventKind.UNKNOWN:
             raise InvalidRecord(
                 where, "is of a kind that is not known here", "upgrade headrace, or send a kind it knows", "shape"
@@ -126,11 +135,11 @@ class Partition:
             if record.attempt < 0 or not record.workflow_id or not record.task_id:
                 raise InvalidRecord(where, "lacks its ids, or its attempt is negative", "fill them in", "shape")
             if record.task is not None:
-                check_task(record.task, f"task-ready of {record.workflow_id}")
+                check_task(record.task, f"task-ready of {record.workflow_id[:MOST_ID_CHARS]}")
                 if record.task.task_id != record.task_id:
                     raise InvalidRecord(
                         where,
-                        f"is of task {record.task_id}, but brings {record.task.task_id}",
+                        f"is of task {shown(record.task_id)}, but brings {shown(record.task.task_id)}",
                         "send that task",
                         "shape",
                     )

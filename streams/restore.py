@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from confluent_kafka import Message
 
 from policy.fencing import Fence
 from schemas import topics as catalogue
 from schemas.codec import Codec
-from schemas.errors import InvalidInput
+from schemas.errors import InvalidInput, StateLost
 from schemas.records import Placement
 from schemas.topics import PLACEMENTS, Topic, TopicSettings
 from streams import snapshots
 from streams.claims import claim
-from streams.kafka import KafkaSettings, Publisher, decoded, offset_at, read_range, reader
+from streams.kafka import KafkaSettings, Publisher, decoded, offset_at, read_range, reader, watermarks
 from streams.partition import Partition
 
 log = logging.getLogger("headrace.restore")
@@ -51,8 +51,10 @@ def restore(
     fence = Fence(saved.epoch if saved else -1)
     folded = 0
     for topic, message in _in_order(_missed(partition, kafka, topics), topics):
+        if partition.is_revoked:
+            return folded
         _fold(partition, topic, message, codec, fence)
-        folded += 1
+        folded = partition.restoring = folded + 1
     partition.placements_offset = max(partition.offsets.get(PLACEMENTS.name, 0), partition.epoch + 1)
     for state in partition.pools.values():
         state.queue.unblock()
@@ -73,8 +75,28 @@ def _missed(partition: Partition, kafka: KafkaSettings, topics: TopicSettings) -
     """Every record that the state has not seen, up to now; each topic in order."""
     starts = {(topics.full_name(t), partition.number): partition.offsets.get(t.name, 0) for t in FOLD_ORDER}
     samples = (topics.full_name(catalogue.NODE_METRICS), partition.number)
+    _check_ends(kafka, starts)
     starts[samples] = max(starts[samples], _offset_at(kafka, samples, int(time.time() * 1000) - METRICS_BACK_MS))
-    return read_range(kafka, starts)
+    for message in read_range(kafka, starts):
+        if partition.is_revoked:
+            return
+        yield message
+
+
+def _check_ends(kafka: KafkaSettings, starts: Mapping[tuple[str, int], int]) -> None:
+    """Raises StateLost for a topic that ends before what a snapshot has seen of it."""
+    consumer = reader(kafka)
+    try:
+        for (topic, number), start in starts.items():
+            _, end = watermarks(consumer, topic, number)
+            if end < start:
+                raise StateLost(
+                    f"{topic} [{number}] ends at offset {end}, but a snapshot has seen {start} records of it: it "
+                    "was deleted and created again; delete and create all topics of this prefix, or set another "
+                    "topics.prefix"
+                )
+    finally:
+        consumer.close()
 
 
 def _offset_at(kafka: KafkaSettings, where: tuple[str, int], at_ms: int) -> int:

@@ -18,6 +18,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -91,7 +92,7 @@ class ChunkConsumer(Consumer):
                 self._answer()
                 fetched = self._pass_on(fetched or self._fetch(POLL_S))
         except Exception as error:
-            asyncio.run_coroutine_threadsafe(self.crash(error), self._home)
+            self.transport.fail(error)
         finally:
             self._kafka.close()
 
@@ -141,7 +142,7 @@ class ChunkConsumer(Consumer):
                 continue  # nobody waits for it any more
             try:
                 answer.set_result(ask())
-            except KafkaException as error:
+            except Exception as error:
                 answer.set_exception(error)
 
     def _on_assign(self, _: object, assigned: list[TopicPartition]) -> None:
@@ -212,7 +213,8 @@ class ChunkConsumer(Consumer):
 
     async def _drain_messages(self, fetcher: Any) -> None:
         """The pump drains; what Faust starts for that only waits for its end."""
-        await fetcher.wait_until_stopped()
+        with suppress(asyncio.CancelledError):  # which a fetcher takes for a crash while the group rebalances
+            await fetcher.wait_until_stopped()
 
     async def on_stop(self) -> None:
         await super().on_stop()
@@ -295,13 +297,19 @@ class ChunkConsumer(Consumer):
 
 
 class ChunkTransport(driver.Transport):
-    """Faust's transport with chunk delivery; `settings` are those of librdkafka's consumer."""
+    """Faust's transport with chunk delivery.
+
+    `settings` are those of librdkafka's consumer; `fail` is called, in its thread, when it can read no more.
+    """
 
     Consumer = ChunkConsumer
 
-    def __init__(self, *args: Any, settings: Mapping[str, object], **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, settings: Mapping[str, object], fail: Callable[[BaseException], None], **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.settings = settings
+        self.fail = fail
 
 
 def _tps(partitions: Iterable[TopicPartition]) -> set[TP]:

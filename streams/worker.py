@@ -143,7 +143,8 @@ class Worker:
             if folded > SAVED_AT_ONCE:  # whoever dies young must not leave ever more to fold to its successors
                 await self._save(partition)
         except Exception as error:
-            self.fail(error)
+            if not self._is_stopping:
+                self.fail(error)
 
     # What goes on meanwhile.
 
@@ -155,6 +156,8 @@ class Worker:
             self._last_tick = time.monotonic()
             metrics.LOOP_LAG.set(max(0.0, self._last_tick - expected))
             self._gauge()
+            if any(partition.goes_on() for partition in list(self._partitions.values())):
+                self._started = self._last_tick
             for partition in list(self._partitions.values()):
                 if partition.written_by_others is not None:
                     self._background.submit(self._check_claim, partition)
@@ -177,6 +180,9 @@ class Worker:
             return
         self._is_stopping = True
         _exit_later(self.settings.drain_s)
+        for partition in self._partitions.values():
+            if not partition.restored.is_set():
+                partition.is_revoked = True  # its restore ends
         try:
             await self._save_all()
             await self._in_background(self._publisher.close)
@@ -278,6 +284,8 @@ class Worker:
         def watch() -> None:
             while not app.crashed:
                 time.sleep(TICK_S)
+            if self._is_stopping:
+                return
             self.fail(app.crash_reason or HeadraceError("Faust has crashed"))
 
         threading.Thread(target=watch, name="crash-watch", daemon=True).start()

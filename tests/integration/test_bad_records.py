@@ -97,6 +97,7 @@ OF_ONE_TOPIC = [
     Bad("another task's task", TASK_READY, encoded(replace(READY, task_id="u")), "shape"),
     Bad("less than nothing", TASK_READY, encoded(replace(READY, task=a_task("t", cpu=-2.0))), "workflow"),
     Bad("no workflow", TASK_READY, encoded(replace(READY, workflow_id="")), "shape"),
+    Bad("a pool of a very long name", TASK_READY, encoded(replace(READY, pool="p" * 1_500_000)), "key"),
     Bad("an event of an unknown kind", TASK_EVENTS, encoded(replace(EVENT, kind=EventKind.UNKNOWN)), "shape"),
 ]
 BAD = [bad for topic in STATE_INPUTS for bad in of_any_topic(topic)] + OF_ONE_TOPIC

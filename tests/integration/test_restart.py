@@ -14,12 +14,13 @@ from benchmarks.audit import EVENTS_SEEN, Log, problems, read_log
 from policy.state import State, StateSettings
 from schemas.codec import Codec
 from schemas.records import METRICS, EventKind, NodeMetrics, SnapshotPart, TaskReady
-from schemas.topics import PLACEMENTS, SNAPSHOTS, STATE_INPUTS, TopicSettings, partition_of
+from schemas.topics import PLACEMENTS, SNAPSHOTS, STATE_INPUTS, TASK_READY, Topic, TopicSettings, partition_of
 from streams import snapshots
 from streams.client import Client
-from streams.kafka import KafkaSettings, Publisher
+from streams.kafka import KafkaSettings, Publisher, admin
 from streams.partition import Partition
 from streams.restore import restore
+from streams.topic_admin import create_topics
 from streams.watch import Watch
 from tests.builders import a_node, a_task
 from tests.cluster_thread import running_cluster
@@ -31,6 +32,7 @@ from tests.workload import POOL, SPECS, some_work
 NUMBER = partition_of(POOL, 4)
 DRAIN_S = 20.0
 NEVER_S = 3600
+RESTORED = 6000
 SLOW = 25.0
 """A time scale at which attempts outlast a restart."""
 ROOM, TASKS = 4, 10
@@ -79,6 +81,45 @@ def test_a_worker_that_is_told_to_stop_while_it_starts_stops(
         exit_code = worker.terminate()
 
     assert exit_code == 0
+
+
+def test_a_worker_that_is_told_to_stop_while_it_restores_stops(
+    kafka: KafkaSettings, topics: TopicSettings, tmp_path: Path
+) -> None:
+    with Client(kafka, POOL, topics) as client:
+        for number in range(RESTORED):
+            client.ready(TaskReady(POOL, f"w{number}", "t", 0, 1_700_000_000_000, a_task("t")))
+        client.flush()
+    with WorkerProcess(kafka, topics, tmp_path) as worker:
+        eventually(lambda: worker.logged("partition.restored"), "a first partition, one of those that are empty")
+
+        exit_code = worker.terminate()
+
+    assert exit_code == 0
+
+
+def test_a_topic_that_was_deleted_and_created_again_is_said_to_be(
+    kafka: KafkaSettings, topics: TopicSettings, tmp_path: Path
+) -> None:
+    with WorkerProcess(kafka, topics, tmp_path, worker__snapshot_s=NEVER_S) as worker:
+        worker.wait_until_ready()
+        with Client(kafka, POOL, topics) as client:
+            Crowd(client)
+            eventually(lambda: worker.metric("headrace_records_total", topic="task-ready") >= TASKS, "all folded")
+        assert worker.terminate() == 0
+        recreate(kafka, topics, TASK_READY)
+
+        worker.start()
+
+        assert worker.end() == 70
+        assert "was deleted and created again" in worker.log
+
+
+def recreate(kafka: KafkaSettings, topics: TopicSettings, topic: Topic) -> None:
+    name = topics.full_name(topic)
+    client = admin(kafka)  # one that is not kept ends its requests
+    client.delete_topics([name])[name].result()
+    eventually(lambda: create_topics(kafka, topics) == [name], "the topic, empty")
 
 
 @pytest.mark.parametrize(("seed", "snapshot_s"), [(2, NEVER_S), (3, 0.5)], ids=["topics alone", "snapshots"])

@@ -229,3 +229,17 @@ def test_an_owner_whose_partition_is_claimed_behind_its_back_ends_and_its_succes
     assert exit_code == 70
     assert min(p.epoch for p in log.effective) > late
     assert [found for found in problems(log, ROOMY) if "finished" not in found] == []
+
+
+def test_a_worker_whose_name_another_one_takes_ends(
+    kafka: KafkaSettings, topics: TopicSettings, tmp_path: Path
+) -> None:
+    first, second = (WorkerProcess(kafka, topics, tmp_path, worker__instance="twin", **SHARED) for _ in range(2))
+    with first:
+        first.wait_until_ready()
+        with second:
+            exit_code = first.end()
+
+            second.wait_until_ready()
+
+    assert exit_code == 70

@@ -15,6 +15,7 @@ from confluent_kafka import TopicPartition
 from faust.types import TP
 from yarl import URL
 
+from schemas.errors import BrokerError
 from streams import transport
 from streams.transport import Chunk, ChunkConsumer, ChunkTransport
 
@@ -108,7 +109,9 @@ class Group:
         monkeypatch.setattr(transport.confluent_kafka, "Consumer", lambda settings: self.kafka)
         monkeypatch.setattr(transport, "STALLED_S", 0.05)
         app = faust.App("test", broker="kafka://127.0.0.1:1", store="memory://", web_enabled=False)
-        app.transport = ChunkTransport([URL("kafka://127.0.0.1:1")], app=app, settings={})
+        self.failures: list[BaseException] = []
+        url = URL("kafka://127.0.0.1:1")
+        app.transport = ChunkTransport([url], app=app, settings={}, fail=self.failures.append)
         self.delivered: list[Chunk] = []
         self.consumer = cast(
             ChunkConsumer,
@@ -237,6 +240,16 @@ async def test_without_flow_nothing_is_delivered(group: Group) -> None:
 
     await until(lambda: len(group.delivered) == 1)
     assert before == []
+
+
+async def test_an_error_of_the_client_is_told_to_the_worker(group: Group) -> None:
+    def fenced() -> None:
+        raise BrokerError("fenced")
+
+    group.kafka.steps.put(fenced)
+
+    await until(lambda: group.failures)
+    assert [str(error) for error in group.failures] == ["fenced"]
 
 
 async def test_commits_are_made_between_two_polls(group: Group) -> None:
