@@ -145,21 +145,13 @@ class Trunk:
     def _fold(self, partition: Partition, topic: Topic, chunk: Chunk) -> list[TaskReady]:
         started, sampled = time.time(), 0
         due: list[TaskReady] = []
-        samples: list[NodeMetrics] = []
         for message in chunk.records:
             offset = message.offset() or 0
             if partition.has_seen(topic, offset):
                 continue
             try:
                 record: object = decoded(message, self._codec, topic.record)
-                if isinstance(record, NodeMetrics) and not record.specs:
-                    partition.check(record)
-                    samples.append(record)
-                else:
-                    if samples:
-                        partition.fold_samples(samples)
-                        samples.clear()
-                    due += partition.fold(record, message.value() or b"")
+                due += partition.take(record, message.value() or b"")
                 if isinstance(record, NodeMetrics):
                     sampled += len(record.nodes)
                     partition.sampled_at[record.pool] = started
@@ -171,7 +163,7 @@ class Trunk:
             except InvalidInput as error:
                 self._bury(topic, chunk.partition, message, error)
             partition.offsets[topic.name] = offset + 1
-        partition.fold_samples(samples)
+        partition.settle()
         if len(partition.traces) > MOST_TRACES:
             partition.forget_traces()
         metrics.SAMPLES.inc(sampled)

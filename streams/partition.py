@@ -56,6 +56,7 @@ class Partition:
         """W3C traceparent of the live workflows whose submission had one."""
         self.sampled_at: dict[str, float] = {}
         """When (wall clock, seconds) the pools' last samples were folded."""
+        self._samples: list[NodeMetrics] = []
         self._partitions = partitions
         self.settings = settings
 
@@ -73,16 +74,33 @@ class Partition:
         """Whether the record at this offset is folded already."""
         return offset < self.offsets.get(topic.name, 0)
 
+    def take(self, record: object, payload: bytes) -> list[TaskReady]:
+        """Check a record and fold it in; returns what it makes due. Raises InvalidInput; the state is as before.
+
+        Samples wait for those that follow: who has taken the last record calls `settle`.
+        """
+        if isinstance(record, NodeMetrics) and not record.specs:
+            self.check(record)
+            self._samples.append(record)
+            return []
+        self.settle()
+        return self.fold(record, payload)
+
+    def settle(self) -> None:
+        """Fold the samples that wait, those of one pool together."""
+        if self._samples:
+            samples, self._samples = self._samples, []
+            self._fold_samples(samples)
+
     def fold(self, record: object, payload: bytes = b"") -> list[TaskReady]:
-        """Check a record and fold it in; returns what it makes due. Raises InvalidInput; the state is as before."""
+        """Check a record and fold it in now."""
         self.check(record)
         state = self._pool(record.pool)  # type: ignore[attr-defined]
         due = state.apply(record)
         keep(state, record, payload)
         return due
 
-    def fold_samples(self, records: Sequence[NodeMetrics]) -> None:
-        """Fold records in that hold only samples and have been checked; those of one pool together."""
+    def _fold_samples(self, records: Sequence[NodeMetrics]) -> None:
         of_pool: dict[str, list[NodeMetrics]] = {}
         for record in records:
             of_pool.setdefault(record.pool, []).append(record)

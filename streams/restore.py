@@ -55,6 +55,7 @@ def restore(
             return folded
         _fold(partition, topic, message, codec, fence)
         folded = partition.restoring = folded + 1
+    partition.settle()
     partition.placements_offset = max(partition.offsets.get(PLACEMENTS.name, 0), partition.epoch + 1)
     for state in partition.pools.values():
         state.queue.unblock()
@@ -122,6 +123,6 @@ def _fold(partition: Partition, topic: Topic, message: Message, codec: Codec, fe
         record: object = decoded(message, codec, topic.record)
         if isinstance(record, Placement) and not fence.admits(record, offset):
             return
-        partition.fold(record, message.value() or b"")
+        partition.take(record, message.value() or b"")
     except InvalidInput:
         pass  # the owner that read it first has sent it to the dead letters
