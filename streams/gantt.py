@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from html import escape
 
@@ -12,6 +11,8 @@ from schemas.records import NodeSpec
 WIDTH, LABEL, ROW, BAR, GAP, TOP = 1200, 130, 16, 12, 8, 56
 FONT = "font-family='sans-serif' font-size='11'"
 SMALL = "font-family='sans-serif' font-size='9'"
+GOLDEN = 0.618034
+"""Hues this far apart stay distinct, however many there are."""
 LANES_SHOWN = 24
 """Bars of one node that are drawn above each other; further ones share the last lane."""
 
@@ -23,13 +24,23 @@ def draw(attempts: Sequence[Attempt], specs: Sequence[NodeSpec], title: str) -> 
     span_s = max((a.finish_s or 0.0 for a in ended), default=1.0) - begin_s or 1.0
     scale = (WIDTH - LABEL - 20) / span_s
     body, y = [], TOP
+    names = sorted({a.workflow_id for a in ended})
+    colours = {name: f"hsl({round(360 * GOLDEN * i) % 360},60%,68%)" for i, name in enumerate(names)}
     for spec in specs:
         lanes = _lanes([a for a in ended if a.node_id == spec.node_id])
         gpu = f", {spec.gpu} gpu" if spec.gpu else ""
         body.append(f"<text x='4' y='{y + BAR}' {FONT}>{escape(spec.node_id)}</text>")
         body.append(f"<text x='4' y='{y + BAR + 12}' {SMALL} fill='#777'>{spec.cpu:g} cpu{gpu}</text>")
         for lane, attempt in lanes:
-            body.append(_bar(attempt, LABEL + (attempt.reserved_s - begin_s) * scale, y + lane * ROW, scale))
+            body.append(
+                _bar(
+                    attempt,
+                    colours[attempt.workflow_id],
+                    LABEL + (attempt.reserved_s - begin_s) * scale,
+                    y + lane * ROW,
+                    scale,
+                )
+            )
         height = max(2, 1 + max((lane for lane, _ in lanes), default=0)) * ROW
         y += height + GAP
         body.append(f"<line x1='0' x2='{WIDTH}' y1='{y - GAP / 2}' y2='{y - GAP / 2}' stroke='#ddd'/>")
@@ -50,10 +61,9 @@ def _lanes(attempts: Sequence[Attempt]) -> list[tuple[int, Attempt]]:
     return placed
 
 
-def _bar(attempt: Attempt, x: float, y: float, scale: float) -> str:
+def _bar(attempt: Attempt, fill: str, x: float, y: float, scale: float) -> str:
     finish_s = attempt.finish_s or attempt.start_s
     width = max(0.6, (finish_s - attempt.reserved_s) * scale)
-    fill = _colour(attempt.workflow_id)
     faded = "" if attempt.end == "finished" else " fill-opacity='0.35' stroke='#c00' stroke-dasharray='2'"
     name = (
         f"{attempt.workflow_id}/{attempt.task_id}#{attempt.attempt}: {attempt.end}, {finish_s - attempt.start_s:.1f} s"
@@ -93,8 +103,3 @@ def _axis(span_s: float, scale: float, height: float) -> list[str]:
 
 def _round_steps() -> list[float]:
     return [mantissa * 10.0**power for power in range(-2, 8) for mantissa in (1, 2, 5)]
-
-
-def _colour(workflow_id: str) -> str:
-    hue = int.from_bytes(hashlib.blake2b(workflow_id.encode(), digest_size=2).digest()) % 360
-    return f"hsl({hue},60%,68%)"

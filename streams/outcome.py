@@ -67,6 +67,8 @@ class Outcomes:
         if placement.outcome == Outcome.PLACED and key not in self._placed:
             self._placed.add(key)
             self._say(f"{name} placed on {placement.node_id} by {placement.policy}")
+        elif placement.outcome == Outcome.PENDING:
+            self._say(f"{name} waits: {placement.reason}")
         elif placement.outcome == Outcome.REFUSED:
             self._say(f"{name} refused: {placement.reason}")
             self._give_up(placement.workflow_id, placement.task_id)
