@@ -32,15 +32,8 @@ def draw(attempts: Sequence[Attempt], specs: Sequence[NodeSpec], title: str) -> 
         body.append(f"<text x='4' y='{y + BAR}' {FONT}>{escape(spec.node_id)}</text>")
         body.append(f"<text x='4' y='{y + BAR + 12}' {SMALL} fill='#777'>{spec.cpu:g} cpu{gpu}</text>")
         for lane, attempt in lanes:
-            body.append(
-                _bar(
-                    attempt,
-                    colours[attempt.workflow_id],
-                    LABEL + (attempt.reserved_s - begin_s) * scale,
-                    y + lane * ROW,
-                    scale,
-                )
-            )
+            x = LABEL + (attempt.reserved_s - begin_s) * scale
+            body.append(_bar(attempt, colours[attempt.workflow_id], x, y + lane * ROW, scale))
         height = max(2, 1 + max((lane for lane, _ in lanes), default=0)) * ROW
         y += height + GAP
         body.append(f"<line x1='0' x2='{WIDTH}' y1='{y - GAP / 2}' y2='{y - GAP / 2}' stroke='#ddd'/>")

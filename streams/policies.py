@@ -45,12 +45,12 @@ class PolicySettings:
     """Jinja2 expressions over `node` and `task`; a node takes a task only where all of them hold."""
 
     def __post_init__(self) -> None:
-        for field, name in (("policy.name", self.name), ("policy.fallback", self.fallback)):
-            known = [*(["actor"] if field == "policy.name" else []), *HEURISTICS]
+        for setting, name in (("policy.name", self.name), ("policy.fallback", self.fallback)):
+            known = [*(["actor"] if setting == "policy.name" else []), *HEURISTICS]
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
                 hint = f"did you mean '{near[0]}'? " if near else ""
-                raise InvalidConfiguration(field, f"'{name}' is unknown", f"{hint}known are {', '.join(known)}")
+                raise InvalidConfiguration(setting, f"'{name}' is unknown", f"{hint}known are {', '.join(known)}")
         if not 0 <= self.temperature <= 100:
             raise InvalidConfiguration("policy.temperature", f"{self.temperature} is out of range", "give 0 to 100")
         if not self.deadline_ms > 0:
