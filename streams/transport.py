@@ -119,7 +119,9 @@ class ChunkConsumer(Consumer):
                 is_paused = True
             before = self._assignments
             fetched = self._fetch(0)
-            came_meanwhile = fetched if before != self._assignments else came_meanwhile + fetched
+            if before != self._assignments:
+                came_meanwhile, is_paused = [], False
+            came_meanwhile += fetched
         if is_paused:
             self._kafka.resume(self._kafka.assignment())
         return came_meanwhile
@@ -148,6 +150,7 @@ class ChunkConsumer(Consumer):
     def _on_assign(self, _: object, assigned: list[TopicPartition]) -> None:
         if not self._is_closing.is_set():
             self._kafka.assign(assigned)
+            self._kafka.resume(assigned)  # a pause outlasts the assignment that it was made in
             self._in_loop(self._take_over(_tps(assigned))).result()
 
     def _on_revoke(self, _: object, revoked: list[TopicPartition]) -> None:

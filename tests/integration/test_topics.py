@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
 from confluent_kafka import Producer
 from confluent_kafka.admin import ConfigResource
 
@@ -135,26 +134,3 @@ def test_a_producer_with_kafkas_own_partitioner_finds_the_partition_of_each_pool
     producer.flush(ANSWER_S)
 
     assert chosen == {pool: partition_of(pool, topics.partitions) for pool in pools}
-
-
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-async def test_the_workers_client_reads_what_any_producer_compressed(
-    kafka: KafkaSettings, topics: TopicSettings, codec: str
-) -> None:
-    name = topics.full_name(TASK_READY)
-    payloads = [Codec().encode(TaskReady("default", f"wf-{n}", "task", 0, 1_700_000_000_000), name) for n in range(200)]
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "compression.type": codec, "linger.ms": 50})
-    for payload in payloads:
-        producer.produce(name, payload, partition=0)
-    producer.flush(ANSWER_S)
-    consumer = AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap_servers, group_id=None, auto_offset_reset="earliest")
-
-    await consumer.start()
-    try:
-        consumer.assign([TopicPartition(name, 0)])
-        await consumer.seek_to_beginning()
-        read = [(await consumer.getone()).value for _ in payloads]
-    finally:
-        await consumer.stop()
-
-    assert read == payloads

@@ -7,6 +7,7 @@ import queue
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import faust
@@ -56,6 +57,9 @@ class FakeKafka:
 
     steps: queue.SimpleQueue[Step] = field(default_factory=queue.SimpleQueue)
     calls: list[str] = field(default_factory=list)
+    assigned: list[TopicPartition] = field(default_factory=list)
+    paused: set[int] = field(default_factory=set)
+    """Partitions that bring no records, whoever they are assigned to."""
     committed_at: dict[TP, int] = field(default_factory=dict)
     _rest: list[Record] = field(default_factory=list)
     _callbacks: dict[str, Callable[[object, list[TopicPartition]], None]] = field(default_factory=dict)
@@ -80,19 +84,27 @@ class FakeKafka:
 
     def rebalance(self, name: str) -> None:
         """Have the next poll tell of an assignment (`on_assign`) or a revocation (`on_revoke`) of everything."""
-        self.steps.put(lambda: self._callbacks[name](self, PARTITIONS))
+        self.steps.put(partial(self._rebalance, name))
+
+    def _rebalance(self, name: str) -> None:
+        self._callbacks[name](self, PARTITIONS)
+        if name == "on_revoke":
+            self.assigned = []
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         self.calls.append("assign")
+        self.assigned = partitions
 
     def assignment(self) -> list[TopicPartition]:
-        return PARTITIONS
+        return self.assigned
 
     def pause(self, partitions: list[TopicPartition]) -> None:
         self.calls.append("pause")
+        self.paused |= {p.partition for p in partitions}
 
     def resume(self, partitions: list[TopicPartition]) -> None:
         self.calls.append("resume")
+        self.paused -= {p.partition for p in partitions}
 
     def commit(self, offsets: list[TopicPartition], asynchronous: bool) -> None:
         self.committed_at.update({TP(p.topic, p.partition): p.offset for p in offsets})
@@ -198,14 +210,23 @@ async def test_while_handling_takes_long_the_partitions_pause_and_nothing_that_c
     group.kafka.steps.put([Record(1)])
     group.kafka.steps.put([Record(2)])
     await until(lambda: group.kafka.steps.empty())
-    assert group.kafka.calls == ["assign", "pause"]
+    assert group.kafka.paused == {0, 1}
 
     for chunk in group.delivered:
         chunk.is_handled.set()
 
     await until(lambda: len(group.delivered) == 3)
     assert group.offsets[2] == [1, 2]
-    assert "resume" in group.kafka.calls
+    await until(lambda: not group.kafka.paused)
+
+
+async def test_partitions_that_were_revoked_in_a_pause_are_not_paused_when_they_come_back(group: Group) -> None:
+    group.kafka.steps.put([Record(0), Record(0, number=1)])
+    await until(lambda: group.kafka.paused)
+
+    await group.rejoin()
+
+    await until(lambda: not group.kafka.paused)
 
 
 async def test_a_rebalance_need_not_wait_for_chunks_that_nobody_will_handle(group: Group) -> None:
