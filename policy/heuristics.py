@@ -106,11 +106,12 @@ HEURISTICS: Mapping[str, Policy] = {
 """Every heuristic by its name."""
 
 
-def heuristic(name: str) -> Policy:
-    """The heuristic of this name. Raises InvalidConfiguration."""
+def heuristic(name: str, setting: str = "policy", others: tuple[str, ...] = ()) -> Policy:
+    """The heuristic of this name. Raises InvalidConfiguration, which names the setting and the others it may have."""
     policy = HEURISTICS.get(name)
     if policy is None:
-        near = difflib.get_close_matches(name, HEURISTICS, 1)
+        known = [*others, *HEURISTICS]
+        near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean '{near[0]}'? " if near else ""
-        raise InvalidConfiguration("policy", f"'{name}' is unknown", f"{hint}known are {', '.join(HEURISTICS)}")
+        raise InvalidConfiguration(setting, f"'{name}' is unknown", f"{hint}known are {', '.join(known)}")
     return policy

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import time
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policy.heuristics import HEURISTICS, heuristic
+from policy.heuristics import heuristic
 from policy.observation import Observation, Policy
 from schemas.errors import HeadraceError, InvalidConfiguration
 from streams import metrics
@@ -45,12 +44,9 @@ class PolicySettings:
     """Jinja2 expressions over `node` and `task`; a node takes a task only where all of them hold."""
 
     def __post_init__(self) -> None:
-        for setting, name in (("policy.name", self.name), ("policy.fallback", self.fallback)):
-            known = [*(["actor"] if setting == "policy.name" else []), *HEURISTICS]
-            if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                hint = f"did you mean '{near[0]}'? " if near else ""
-                raise InvalidConfiguration(setting, f"'{name}' is unknown", f"{hint}known are {', '.join(known)}")
+        if self.name != "actor":
+            heuristic(self.name, "policy.name", ("actor",))
+        heuristic(self.fallback, "policy.fallback")
         if not 0 <= self.temperature <= 100:
             raise InvalidConfiguration("policy.temperature", f"{self.temperature} is out of range", "give 0 to 100")
         if not self.deadline_ms > 0:
