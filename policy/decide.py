@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from policy.arbiter import NOWHERE, Choice, arbitrate, draw
+from policy.arbiter import BLOCK, NOWHERE, Choice, arbitrate, draw, masked
 from policy.constraints import Constraints, in_words
 from policy.observation import Observation, Policy
 from policy.queue import attempt_key
@@ -130,8 +130,9 @@ def _place(seen: Observation, logits_bn: np.ndarray, policy: Policy, settings: D
     """Arbitrate a batch and fold its placements into the state."""
     state = seen.state
     draws = [draw(t.workflow.workflow_id, t.task.task_id, a) for t, a in zip(seen.tasks, seen.attempts, strict=True)]
-    choices = arbitrate(logits_bn, seen.mask_bn, seen.request_br, seen.free_rn, policy.temperature, np.array(draws))
-    evidence = _evidence(seen, choices, logits_bn, draws, policy, settings.candidates, stamp)
+    score_bn = masked(logits_bn, seen.mask_bn)
+    choices = arbitrate(score_bn, seen.request_br, seen.free_rn, policy.temperature, np.array(draws))
+    evidence = _evidence(seen, choices, score_bn, draws, policy, settings.candidates, stamp)
     chosen = [(row, choice) for row, choice in enumerate(choices) if choice.node != NOWHERE]
     if not chosen:  # the first task of a batch finds all that its mask promised
         raise UnusableWeights(f"policy {policy.name}: no score of a feasible node is finite; use another policy")
@@ -170,18 +171,17 @@ def _placement(
 def _evidence(
     seen: Observation,
     choices: Sequence[Choice],
-    logits_bn: np.ndarray,
+    score_bn: np.ndarray,
     draws: Sequence[float],
     policy: Policy,
     count: int,
     stamp: Stamp,
 ) -> DecisionBatch:
     """For each task of a batch, the chosen node and the best others, best first."""
-    scores_bn = np.where(seen.mask_bn, logits_bn, -np.inf)
-    width = min(count, scores_bn.shape[1])
+    width = min(count, score_bn.shape[1])
     row_b1 = np.arange(len(choices))[:, None]
-    best_bk = _best(scores_bn, [choice.node for choice in choices], width)
-    scores_bk = scores_bn[row_b1, best_bk]
+    best_bk = _best(score_bn, [choice.node for choice in choices], width)
+    scores_bk = score_bn[row_b1, best_bk]
     order_bk = np.argsort(-scores_bk, axis=1, kind="stable")
     best_bk, scores_bk = best_bk[row_b1, order_bk], scores_bk[row_b1, order_bk]
     is_known_bk = np.isfinite(scores_bk)
@@ -216,15 +216,31 @@ def _evidence(
     )
 
 
-def _best(scores_bn: np.ndarray, chosen: Sequence[int], count: int) -> np.ndarray:
+def _best(score_bn: np.ndarray, chosen: Sequence[int], count: int) -> np.ndarray:
     """The nodes of the best scores of each row, the chosen one among them: best_bk [B, K], in any order."""
-    if count == scores_bn.shape[1]:
-        return np.broadcast_to(np.arange(count), (len(scores_bn), count))
-    best_bk = np.argpartition(scores_bn, -count, axis=1)[:, -count:]
+    if count == score_bn.shape[1]:
+        return np.broadcast_to(np.arange(count), (len(score_bn), count))
+    best_bk = _largest(score_bn, count)
     for row in np.flatnonzero(~(best_bk == np.array(chosen)[:, None]).any(axis=1)).tolist():
         if chosen[row] != NOWHERE:
-            best_bk[row, scores_bn[row, best_bk[row]].argmin()] = chosen[row]
+            best_bk[row, score_bn[row, best_bk[row]].argmin()] = chosen[row]
     return best_bk
+
+
+def _largest(score_bn: np.ndarray, count: int) -> np.ndarray:
+    """[B, count] where the largest scores of each row are; they lie in the blocks that have the largest maxima."""
+    nodes = score_bn.shape[1]
+    if nodes <= 2 * count * BLOCK:
+        return np.argpartition(score_bn, -count, axis=1)[:, -count:]
+    whole = nodes - nodes % BLOCK
+    highest_bk = np.maximum.reduceat(score_bn[:, :whole], np.arange(0, whole, BLOCK), axis=1)
+    first_bk = BLOCK * np.argpartition(highest_bk, -count, axis=1)[:, -count:]
+    within_bn = (first_bk[:, :, None] + np.arange(BLOCK)).reshape(len(score_bn), -1)
+    rest_bn = np.broadcast_to(np.arange(whole, nodes), (len(score_bn), nodes - whole))
+    looked_at_bn = np.concatenate([within_bn, rest_bn], axis=1)
+    row_b1 = np.arange(len(score_bn))[:, None]
+    among_bk = np.argpartition(score_bn[row_b1, looked_at_bn], -count, axis=1)[:, -count:]
+    return looked_at_bn[row_b1, among_bk]
 
 
 def _turn_away(

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from policy.nodes import NodeTable
 from policy.queue import Rows
 from policy.resources import RESOURCES
 from policy.state import State
@@ -37,8 +38,8 @@ class Observation:
     @cached_property
     def run_bn(self) -> np.ndarray:
         """[B, N] float32, predicted run time on each node, seconds."""
-        runtime_b = np.array([t.task.runtime_s for t in self.tasks])
-        return (runtime_b[:, None] / self.state.nodes.speed_n).astype(np.float32)
+        runtime_b = np.array([t.task.runtime_s for t in self.tasks], np.float32)
+        return runtime_b[:, None] * self.state.nodes.derived(slowness)
 
     @cached_property
     def local_bn(self) -> np.ndarray:
@@ -66,7 +67,7 @@ class Observation:
     @cached_property
     def finish_bn(self) -> np.ndarray:
         """[B, N] float32, transfers and run time on each node, seconds."""
-        return self.transfer_bn + self.run_bn
+        return self.transfer_bn + self.run_bn if self.input_b.any() else self.run_bn
 
     @cached_property
     def siblings_bn(self) -> np.ndarray:
@@ -77,6 +78,11 @@ class Observation:
                 if other.status in (Status.PLACED, Status.RUNNING):
                     siblings_bn[row, other.node] += 1
         return siblings_bn
+
+
+def slowness(nodes: NodeTable) -> np.ndarray:
+    """[N] float32, the time a node takes for a second of predicted run time."""
+    return (1 / nodes.speed_n).astype(np.float32)
 
 
 Urgency = Callable[[Rows], np.ndarray]

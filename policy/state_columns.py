@@ -86,6 +86,7 @@ def from_columns(columns: Columns, settings: StateSettings) -> State:
     state.now_ms, state.placed, state.looked_step = texts["now_ms"], texts["placed"], texts.get("looked_step", NONE)
     state.counts = Counter(texts["counts"])
     state.finished = dict.fromkeys(texts["finished"])
+    state.given_up = {(workflow, task, attempt): None for workflow, task, attempt in texts.get("given_up", ())}
     _restore_nodes(state, _of("node", columns))
     state.windows.restore(_of("window", columns))
     _restore_workflows(state, _of("workflow", columns))
@@ -109,6 +110,7 @@ def _texts(state: State, at_of: Places) -> dict[str, Any]:
         "looked_step": state.looked_step,
         "counts": state.counts,
         "finished": list(state.finished),
+        "given_up": list(state.given_up),
         "excluded_nodes": [(at, task.excluded_nodes) for task, at in at_of.items() if task.excluded_nodes],
         "gone": [key[:2] for key, task in state.running.items() if task not in at_of],
     }

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.arbiter import NOWHERE, arbitrate, draw
+from policy.arbiter import BLOCK, NOWHERE, arbitrate, draw, masked
 
 LARGEST = 200.0
 
@@ -25,7 +25,7 @@ class Batch:
     draw_b: np.ndarray
 
     def choices(self, temperature: float):
-        return arbitrate(self.logits_bn, self.mask_bn, self.request_br, self.free_rn, temperature, self.draw_b)
+        return arbitrate(masked(self.logits_bn, self.mask_bn), self.request_br, self.free_rn, temperature, self.draw_b)
 
 
 @st.composite
@@ -104,27 +104,29 @@ def test_a_masked_node_has_probability_zero_whatever_its_score():
     request_br, free_rn = np.ones((1, 1), int), np.ones((1, 2), int)
 
     for score in (1e30, np.nan, np.inf, -np.inf):
-        (choice,) = arbitrate(np.array([[0.0, score]]), mask_bn, request_br, free_rn, 1.0, np.array([0.999]))
+        (choice,) = arbitrate(masked(np.array([[0.0, score]]), mask_bn), request_br, free_rn, 1.0, np.array([0.999]))
 
         assert (choice.node, choice.log_prob, choice.probability_n.tolist()) == (0, 0.0, [1.0, 0.0])
 
 
-def test_nodes_are_chosen_as_often_as_their_probability_says():
-    tasks = 2000
-    logits_bn = np.tile(np.log([0.6, 0.3, 0.1]), (tasks, 1))
-    free_rn = np.full((1, 3), tasks)
+@pytest.mark.parametrize("nodes", [1, 3, BLOCK, BLOCK + 1, 5 * BLOCK - 1])
+def test_nodes_are_chosen_as_often_as_their_probability_says(nodes):
+    shares_n = np.random.default_rng(nodes).integers(0, 7, nodes) + (np.arange(nodes) == nodes // 2)
+    tasks = int(shares_n.sum())
+    logits_bn = np.tile(np.log(np.maximum(shares_n, 1)), (tasks, 1))
+    mask_bn = np.tile(shares_n > 0, (tasks, 1))
     draw_b = (np.arange(tasks) + 0.5) / tasks
 
-    choices = arbitrate(logits_bn, np.ones((tasks, 3), bool), np.ones((tasks, 1), int), free_rn, 1.0, draw_b)
+    choices = arbitrate(masked(logits_bn, mask_bn), np.ones((tasks, 1), int), np.full((1, nodes), tasks), 1.0, draw_b)
 
-    assert np.bincount([c.node for c in choices]).tolist() == [1200, 600, 200]
+    assert np.bincount([c.node for c in choices], minlength=nodes).tolist() == shares_n.tolist()
 
 
 def test_of_equal_scores_the_draw_decides():
     logits_bn = np.array([[1.0, 2.0, 2.0]] * 2)
     request_br, free_rn = np.ones((2, 1), int), np.full((1, 3), 9)
 
-    low, high = arbitrate(logits_bn, np.ones((2, 3), bool), request_br, free_rn, 0.0, np.array([0.49, 0.51]))
+    low, high = arbitrate(logits_bn.astype(np.float32), request_br, free_rn, 0.0, np.array([0.49, 0.51]))
 
     assert (low.node, high.node) == (1, 2)
     assert low.probability_n.tolist() == [0.0, 0.5, 0.5]
@@ -134,17 +136,15 @@ def test_a_full_favourite_leaves_the_next_best_even_if_its_share_was_nothing():
     logits_bn = np.array([[1000.0, 0.0, 1.0]] * 2)
     request_br, free_rn = np.ones((2, 1), int), np.ones((1, 3), int)
 
-    first, second = arbitrate(logits_bn, np.ones((2, 3), bool), request_br, free_rn, 0.3, np.array([0.5, 0.5]))
+    first, second = arbitrate(logits_bn.astype(np.float32), request_br, free_rn, 0.3, np.array([0.5, 0.5]))
 
     assert (first.node, second.node) == (0, 2)
     assert second.log_prob == pytest.approx(-np.log1p(np.exp(-1 / 0.3)))
 
 
 def test_a_batch_of_nothing_and_a_pool_of_nothing_are_no_error():
-    assert (
-        arbitrate(np.zeros((0, 3)), np.zeros((0, 3), bool), np.zeros((0, 1)), np.ones((1, 3)), 1.0, np.zeros(0)) == []
-    )
-    (choice,) = arbitrate(np.zeros((1, 0)), np.zeros((1, 0), bool), np.ones((1, 1)), np.ones((1, 0)), 1.0, np.zeros(1))
+    assert arbitrate(np.zeros((0, 3), np.float32), np.zeros((0, 1)), np.ones((1, 3)), 1.0, np.zeros(0)) == []
+    (choice,) = arbitrate(np.zeros((1, 0), np.float32), np.ones((1, 1)), np.ones((1, 0)), 1.0, np.zeros(1))
     assert choice.node == NOWHERE
 
 
