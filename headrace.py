@@ -251,6 +251,23 @@ def placements(
 
 
 @app.command()
+def dead_letters(config: Config = None) -> None:
+    """Print what workers could not use as JSON lines: which record, why, and its bytes in base64."""
+    import base64
+    import json
+
+    from schemas.conversion import to_plain
+    from streams import client
+    from streams.installation import require_broker
+
+    settings = _settings(config)
+    require_broker(settings)
+    for letter in client.dead_letters(settings.kafka, settings.topics):
+        plain = to_plain(letter) | {"payload": base64.b64encode(letter.payload).decode()}
+        print(json.dumps(plain), flush=True)
+
+
+@app.command()
 def validate(workflows: Files, nodes: Nodes = None, config: Config = None) -> None:
     """Say whether workflow files could be submitted, without submitting them."""
     from schemas.dag import check_fits

@@ -131,7 +131,7 @@ def _app(settings: Settings, worker: Worker, codec: Codec) -> faust.App:
         stream_wait_empty=False,
         table_standby_replicas=0,
     )
-    member = member_settings(settings.kafka, group, instance, timeout_s)
+    member = {**member_settings(settings.kafka, group, instance, timeout_s), "stats_cb": worker.on_statistics}
     app.transport = ChunkTransport(urls, app=app, settings=member, fail=worker.fail)
     assert worker.trunk is not None
     add_agents(app, worker.trunk, settings.topics.full_name, worker.fail)

@@ -7,14 +7,24 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from confluent_kafka import KafkaException, Message, TopicPartition
+from confluent_kafka import Message, TopicPartition
 
 from policy.fencing import Fence
 from schemas.checks import check_samples, check_spec, check_time
 from schemas.dag import check_fits, check_task, check_workflow
 from schemas.errors import BrokerError, InvalidInput
-from schemas.records import NodeMetrics, NodeSpec, Outcome, Placement, TaskEvent, TaskReady, WorkflowSubmitted
+from schemas.records import (
+    DeadLetter,
+    NodeMetrics,
+    NodeSpec,
+    Outcome,
+    Placement,
+    TaskEvent,
+    TaskReady,
+    WorkflowSubmitted,
+)
 from schemas.topics import (
+    DEAD_LETTERS,
     NODE_METRICS,
     PLACEMENTS,
     TASK_EVENTS,
@@ -34,6 +44,7 @@ from streams.kafka import (
     checked,
     decoded,
     fetch,
+    metadata,
     offset_at,
     read_range,
     reader,
@@ -198,13 +209,19 @@ def read_files(paths: Sequence[Path], pool: str, suffix: str = "") -> list[Workf
     return workflows
 
 
+def dead_letters(kafka: KafkaSettings, topics: TopicSettings | None = None) -> Iterator[DeadLetter]:
+    """What workers could not use, oldest first: which record, and why. Raises BrokerError."""
+    found, codec = _as_found(kafka, topics or TopicSettings()), codec_for(kafka)
+    for message in read_range(kafka, {(found.full_name(DEAD_LETTERS), 0): 0}):
+        yield decoded(message, codec, DeadLetter)
+
+
 def _as_found(kafka: KafkaSettings, topics: TopicSettings) -> TopicSettings:
     """The settings with the number of partitions that the topics really have."""
     name = topics.full_name(PLACEMENTS)
-    try:
-        found = admin(kafka).list_topics(name, timeout=30.0).topics[name].partitions
-    except KafkaException as error:
-        raise BrokerError(f"Kafka at {kafka.bootstrap_servers} does not answer: {error.args[0].str()}") from error
-    if not found:
+    found = metadata(admin(kafka), kafka).topics.get(name)
+    if found is None or not found.partitions:
         raise BrokerError(f"topic {name} is missing; create the topics with 'headrace topics create'")
-    return TopicSettings(prefix=topics.prefix, partitions=len(found), replication_factor=topics.replication_factor)
+    return TopicSettings(
+        prefix=topics.prefix, partitions=len(found.partitions), replication_factor=topics.replication_factor
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -11,7 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 from schemas.codec import Codec
 from schemas.errors import BrokerError, InvalidConfiguration
@@ -20,6 +21,10 @@ from schemas.topics import CATALOGUE, Topic, TopicSettings, partition_of
 log = logging.getLogger("headrace.kafka")
 
 REQUEST_TIMEOUT_S = 30.0
+CONNECT_S = 10.0
+"""A Kafka that has not answered by then is said to be away."""
+STATISTICS_MS = 2000
+"""How often a member of the group looks which brokers it is connected to."""
 SEND_TIMEOUT_MS = 30_000
 MAX_POLL_MS = 300_000
 """A member that asks for no records for so long is taken for dead."""
@@ -96,6 +101,22 @@ def client_settings(kafka: KafkaSettings) -> dict[str, object]:
         "error_cb": _quiet,
         "logger": logging.getLogger("headrace.librdkafka"),
     }
+
+
+def brokers_found(statistics: str) -> bool:
+    """Whether a client is connected to a broker: librdkafka's statistics, as `stats_cb` gets them."""
+    return any(broker["state"] == "UP" for broker in json.loads(statistics)["brokers"].values())
+
+
+def metadata(client: AdminClient, kafka: KafkaSettings, timeout_s: float = CONNECT_S) -> ClusterMetadata:
+    """What topics there are. Raises BrokerError."""
+    try:
+        return client.list_topics(timeout=timeout_s)
+    except KafkaException as error:
+        raise BrokerError(
+            f"Kafka at {kafka.bootstrap_servers} does not answer: {error.args[0].str()}; "
+            "check kafka.bootstrap_servers (HEADRACE_KAFKA__BOOTSTRAP_SERVERS)"
+        ) from error
 
 
 OnFailure = Callable[[BrokerError], None]
@@ -326,6 +347,7 @@ def member_settings(kafka: KafkaSettings, group: str, instance: str, session_tim
         "fetch.queue.backoff.ms": 20,
         "queued.max.messages.kbytes": 16 * 1024,
         "topic.metadata.refresh.interval.ms": 15_000,
+        "statistics.interval.ms": STATISTICS_MS,
     }
 
 

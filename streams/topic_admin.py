@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterable
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from schemas.errors import BrokerError
 from schemas.topics import CATALOGUE, TopicSettings
-from streams.kafka import REQUEST_TIMEOUT_S, KafkaSettings, admin, reader
+from streams.kafka import REQUEST_TIMEOUT_S, KafkaSettings, admin, metadata, reader
 
 SERVED_TIMEOUT_S = 1.0
 
@@ -18,7 +18,7 @@ SERVED_TIMEOUT_S = 1.0
 def create_topics(kafka: KafkaSettings, topics: TopicSettings, timeout_s: float = REQUEST_TIMEOUT_S) -> list[str]:
     """Create the topics that are missing; returns their names. Raises BrokerError."""
     client = admin(kafka)
-    existing = _metadata(client, kafka, timeout_s).topics
+    existing = metadata(client, kafka).topics
     missing = [t for t in CATALOGUE if topics.full_name(t) not in existing]
     wanted = [
         NewTopic(
@@ -66,9 +66,9 @@ def _refusal(consumer: Consumer, partition: TopicPartition) -> str | None:
     return None
 
 
-def check_topics(kafka: KafkaSettings, topics: TopicSettings, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+def check_topics(kafka: KafkaSettings, topics: TopicSettings) -> None:
     """Raises BrokerError for a topic that is missing or has another number of partitions than configured."""
-    existing = _metadata(admin(kafka), kafka, timeout_s).topics
+    existing = metadata(admin(kafka), kafka).topics
     for topic in CATALOGUE:
         name, expected = topics.full_name(topic), topics.partition_count(topic)
         if name not in existing:
@@ -79,13 +79,3 @@ def check_topics(kafka: KafkaSettings, topics: TopicSettings, timeout_s: float =
                 f"topic {name} has {found} partitions, not {expected}; set topics.partitions to what is there "
                 "(all topics keyed by pool need one number), or recreate the topics"
             )
-
-
-def _metadata(client: AdminClient, kafka: KafkaSettings, timeout_s: float):  # type: ignore[no-untyped-def]
-    try:
-        return client.list_topics(timeout=timeout_s)
-    except KafkaException as error:
-        raise BrokerError(
-            f"Kafka at {kafka.bootstrap_servers} does not answer: {error.args[0].str()}; "
-            "check kafka.bootstrap_servers (HEADRACE_KAFKA__BOOTSTRAP_SERVERS)"
-        ) from error

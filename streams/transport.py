@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 import confluent_kafka
 import faust
-from confluent_kafka import KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, Message, TopicPartition
 from faust.transport.consumer import Consumer
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, ConsumerMessage
@@ -74,7 +74,7 @@ class ChunkConsumer(Consumer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._kafka = confluent_kafka.Consumer(dict(self.transport.settings))
+        self._kafka = confluent_kafka.Consumer({**self.transport.settings, "on_commit": _on_commit})
         self._assigned: set[TP] = set()
         self._assignments = 0
         self._unhandled: deque[Chunk] = deque()
@@ -242,11 +242,8 @@ class ChunkConsumer(Consumer):
 
     async def _commit(self, offsets: Mapping[TP, int]) -> bool:
         wanted = [TopicPartition(*tp, offset) for tp, offset in offsets.items()]
-        try:
-            await self._request(partial(self._kafka.commit, offsets=wanted, asynchronous=False))
-        except KafkaException as error:  # a later commit, or the next owner's, makes up for it
-            log.info("commit.failed", extra={"error": error.args[0].str()})
-            return False
+        # Nobody waits for the answer: without a broker that takes a minute, and the pump looks after nothing meanwhile.
+        await self._request(partial(self._kafka.commit, offsets=wanted, asynchronous=True))
         return True
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
@@ -313,6 +310,11 @@ class ChunkTransport(driver.Transport):
         super().__init__(*args, **kwargs)
         self.settings = settings
         self.fail = fail
+
+
+def _on_commit(error: KafkaError | None, _: list[TopicPartition]) -> None:
+    if error is not None:  # a later commit, or the next owner's, makes up for it
+        log.info("commit.failed", extra={"error": error.str()})
 
 
 def _tps(partitions: Iterable[TopicPartition]) -> set[TP]:

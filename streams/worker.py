@@ -22,7 +22,7 @@ from schemas.topics import PLACEMENTS, TopicSettings
 from streams import metrics, snapshots
 from streams.agents import Trunk
 from streams.claims import later_owner
-from streams.kafka import KafkaSettings, Publisher, reader, watermarks
+from streams.kafka import KafkaSettings, Publisher, brokers_found, reader, watermarks
 from streams.partition import Partition
 from streams.restore import restore
 
@@ -96,6 +96,7 @@ class Worker:
         self._restoring: set[asyncio.Task[None]] = set()
         self._is_assigned = False
         self._is_stopping = False
+        self._is_connected = True
         self._started = self._last_tick = time.monotonic()
         self._saved: dict[int, tuple[int, ...]] = {}
         self._owner = f"{settings.instance or settings.group}-{os.getpid()}"
@@ -145,6 +146,10 @@ class Worker:
         except Exception as error:
             if not self._is_stopping:
                 self.fail(error)
+
+    def on_statistics(self, statistics: str) -> None:
+        """What librdkafka says of its connections, now and then."""
+        self._is_connected = brokers_found(statistics)
 
     # What goes on meanwhile.
 
@@ -270,6 +275,8 @@ class Worker:
             return {"worker": "is stopping"}
         if not self._is_assigned:
             return {"partitions": "not assigned yet"}
+        if not self._is_connected:
+            return {"kafka": f"no broker of {self._kafka.bootstrap_servers} can be reached"}
         waiting = [str(p.number) for p in self._partitions.values() if not p.restored.is_set()]
         return {"partitions": f"{', '.join(waiting)} not restored yet"} if waiting else {}
 

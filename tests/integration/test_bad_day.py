@@ -58,9 +58,11 @@ def wait_until_finished(kafka: KafkaSettings, topics: TopicSettings, tasks: int)
 
 
 @contextmanager
-def supervised(name: str, kafka: KafkaSettings, topics: TopicSettings, folder: Path) -> Iterator[Supervised]:
+def supervised(
+    name: str, kafka: KafkaSettings, topics: TopicSettings, folder: Path, port: int | None = None
+) -> Iterator[Supervised]:
     """A headrace command that is started again when it ends."""
-    port = free_port()
+    port = port or free_port()
     environment = {
         "HEADRACE_KAFKA__BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
         "HEADRACE_TOPICS__PREFIX": topics.prefix,
@@ -103,8 +105,9 @@ def test_a_broker_that_is_restarted_under_load_costs_nothing_but_time(
     try:
         kafka, topics = KafkaSettings(bootstrap_servers=broker.bootstrap_servers), TopicSettings(prefix="test.")
         create_topics(kafka, topics)
+        port = free_port()
         with (
-            supervised("worker", kafka, topics, tmp_path) as worker,
+            supervised("worker", kafka, topics, tmp_path, port) as worker,
             running_cluster(kafka, topics, SPECS, POOL, time_scale=100),
             Client(kafka, POOL, topics) as client,
         ):
@@ -112,6 +115,8 @@ def test_a_broker_that_is_restarted_under_load_costs_nothing_but_time(
             eventually(lambda: len(read_log(kafka, topics, POOL).trace.finished) >= tasks // 4, "a quarter of it")
 
             end(broker)
+            eventually(lambda: not answers(f"http://127.0.0.1:{port}/readyz"), "a worker that says it is cut off")
+            assert is_running(worker.pid)
             broker.start()
             tasks += submit(client, 2, "after")
 

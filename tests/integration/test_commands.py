@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 import headrace
-from schemas.topics import CATALOGUE, WORKFLOW_SUBMITTED, TopicSettings
-from streams.kafka import KafkaSettings, read_range
+from schemas.codec import Codec
+from schemas.records import DeadLetter
+from schemas.topics import CATALOGUE, DEAD_LETTERS, WORKFLOW_SUBMITTED, TopicSettings
+from streams.kafka import KafkaSettings, Publisher, read_range
 from streams.topic_admin import check_topics
 from tests.command_line import CommandLine
 
@@ -70,6 +74,20 @@ def test_submitted_workflows_that_nobody_places_are_unfinished_when_the_time_is_
         "etl_pipeline-1: 4 tasks submitted",
         "0 of 4 tasks of 1 workflows finished, 0 placements",
     ]
+
+
+def test_dead_letters_are_printed_with_their_reason_and_bytes(
+    at_broker: CommandLine, kafka: KafkaSettings, topics: TopicSettings
+) -> None:
+    letter = DeadLetter("task-ready", 3, 17, 1_700_000_000_000, "unknown_format", "bytes of no format", b"\x07garbage")
+    publisher = Publisher(kafka, topics, Codec())
+    publisher.send(DEAD_LETTERS, letter.topic, letter)
+    publisher.close()
+
+    ended = at_broker("dead-letters")
+
+    assert ended.code == 0
+    assert json.loads(ended.output) == {**asdict(letter), "payload": "B2dhcmJhZ2U="}
 
 
 def test_no_file_of_several_is_submitted_where_one_is_bad(
