@@ -86,7 +86,7 @@ def from_columns(columns: Columns, settings: StateSettings) -> State:
     state.now_ms, state.placed, state.looked_step = texts["now_ms"], texts["placed"], texts.get("looked_step", NONE)
     state.counts = Counter(texts["counts"])
     state.finished = dict.fromkeys(texts["finished"])
-    state.given_up = dict.fromkeys(texts.get("given_up", ()))
+    state.given_up = dict.fromkeys(map(tuple, texts.get("given_up", ())))
     _restore_nodes(state, _of("node", columns))
     state.windows.restore(_of("window", columns))
     _restore_workflows(state, _of("workflow", columns))

@@ -51,7 +51,7 @@ def installed_kafka(heap_mib: int) -> Kafka:
     """Kafka from the cache, which is filled first where it must be; BrokerError where it cannot."""
     wanted = kafka_jars.read_list()
     version = kafka_jars.kafka_version(wanted)
-    folder = kafka_jars.cache_folder(version, os.environ)
+    folder = kafka_jars.jar_folder(version, os.environ)
     try:
         if kafka_jars.damaged_or_missing(wanted, folder):
             fill(folder, wanted, version)

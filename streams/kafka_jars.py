@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from schemas.cache import cache_folder
 from schemas.errors import BrokerError, InvalidConfiguration
 
 LIST = Path(__file__).with_name("kafka-jars.txt")
@@ -63,14 +64,9 @@ def kafka_version(jars: Sequence[Jar]) -> str:
     return next(jar.version for jar in jars if (jar.group, jar.artifact) == ("org.apache.kafka", "kafka-server"))
 
 
-def cache_folder(version: str, environ: Mapping[str, str]) -> Path:
+def jar_folder(version: str, environ: Mapping[str, str]) -> Path:
     """Where the jars of this version of Kafka are kept: below $HEADRACE_CACHE, else in the user's cache directory."""
-    if chosen := environ.get("HEADRACE_CACHE"):
-        return Path(chosen).expanduser().resolve() / f"kafka-{version}"
-    user_cache = Path(environ.get("XDG_CACHE_HOME", ""))
-    if not user_cache.is_absolute():  # as the XDG specification has it
-        user_cache = Path("~/.cache").expanduser()
-    return user_cache / "headrace" / f"kafka-{version}"
+    return cache_folder(environ) / f"kafka-{version}"
 
 
 def damaged_or_missing(jars: Sequence[Jar], folder: Path) -> list[Jar]:

@@ -10,7 +10,7 @@ from confluent_kafka.admin import NewTopic
 
 from schemas.errors import BrokerError
 from schemas.topics import CATALOGUE, TopicSettings
-from streams.kafka import REQUEST_TIMEOUT_S, KafkaSettings, admin, metadata, reader
+from streams.kafka import CONNECT_S, REQUEST_TIMEOUT_S, KafkaSettings, admin, metadata, reader
 
 SERVED_TIMEOUT_S = 1.0
 
@@ -18,7 +18,7 @@ SERVED_TIMEOUT_S = 1.0
 def create_topics(kafka: KafkaSettings, topics: TopicSettings, timeout_s: float = REQUEST_TIMEOUT_S) -> list[str]:
     """Create the topics that are missing; returns their names. Raises BrokerError."""
     client = admin(kafka)
-    existing = metadata(client, kafka).topics
+    existing = metadata(client, kafka, min(timeout_s, CONNECT_S)).topics
     missing = [t for t in CATALOGUE if topics.full_name(t) not in existing]
     wanted = [
         NewTopic(
@@ -66,9 +66,9 @@ def _refusal(consumer: Consumer, partition: TopicPartition) -> str | None:
     return None
 
 
-def check_topics(kafka: KafkaSettings, topics: TopicSettings) -> None:
+def check_topics(kafka: KafkaSettings, topics: TopicSettings, timeout_s: float = CONNECT_S) -> None:
     """Raises BrokerError for a topic that is missing or has another number of partitions than configured."""
-    existing = metadata(admin(kafka), kafka).topics
+    existing = metadata(admin(kafka), kafka, timeout_s).topics
     for topic in CATALOGUE:
         name, expected = topics.full_name(topic), topics.partition_count(topic)
         if name not in existing:

@@ -44,6 +44,6 @@ def running_cluster(
     finally:
         cluster.stop()
         thread.join(END_S)
+        if problems:  # whatever else went wrong, this comes first
+            raise problems[0]
     assert not thread.is_alive(), f"the cluster does not end within {END_S:g} s"
-    if problems:
-        raise problems[0]

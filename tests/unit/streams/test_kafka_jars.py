@@ -14,7 +14,7 @@ from streams.kafka_jars import (
     ATTEMPTS,
     Fetch,
     Jar,
-    cache_folder,
+    jar_folder,
     damaged_or_missing,
     exclusive,
     install,
@@ -194,6 +194,6 @@ def test_what_a_killed_process_left_half_fetched_is_deleted(tmp_path: Path) -> N
 def test_the_cache_is_the_users(environ: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/one")
 
-    folder = cache_folder("4.4.0", environ)
+    folder = jar_folder("4.4.0", environ)
 
     assert folder == Path(expected)
