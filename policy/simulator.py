@@ -6,20 +6,19 @@ Event-driven, seeded, with time as an argument. The live loop's simulated cluste
 from __future__ import annotations
 
 import hashlib
-import heapq
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
+from policy import physics
 from policy.ledger import AttemptKey
-from policy.resources import RESOURCES, Request, capacity, request
+from policy.physics import FREE, NOW, PLANNED, log_normal
+from policy.resources import RESOURCES, capacity, request
 from schemas.checks import check_spec
 from schemas.errors import InvalidCluster, InvalidConfiguration
 from schemas.records import (
     METRICS,
-    Edge,
     Env,
     EventKind,
     NodeMetrics,
@@ -36,6 +35,10 @@ CPU, MEMORY, GPU, GPU_MEMORY = range(len(RESOURCES))
 TaskKey = tuple[str, str]
 SPECS_EVERY = 4
 """Samples between two repeats of the nodes' specifications."""
+FIRST_PLACES = 64
+SCHEDULED = 64
+"""Losses and slow spells of a node after which they repeat."""
+HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +55,14 @@ class SimulatorSettings:
     """How often each node is lost, per hour of event time."""
     repair_s: float = 120.0
     """Mean time until a lost node is back."""
+    slow_spells_per_hour: float = 0.0
+    """How often each node is slow for a while, per hour of event time; nobody is told."""
+    slow_spell_s: float = 300.0
+    """Mean time of such a spell."""
+    slow_factor: float = 2.5
+    """How many times as long an attempt takes that starts in one."""
+    crowding: float = 0.0
+    """How much longer attempts take on a node whose cpu is full; it begins at 60 %."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -61,6 +72,10 @@ class SimulatorSettings:
             ("failure_rate", 0.99),
             ("node_losses_per_hour", 3600.0),
             ("repair_s", 1e9),
+            ("slow_spells_per_hour", 3600.0),
+            ("slow_spell_s", 1e9),
+            ("slow_factor", 1000.0),
+            ("crowding", 1000.0),
         ):
             if not 0 <= getattr(self, name) <= most:
                 raise InvalidConfiguration(
@@ -71,36 +86,21 @@ class SimulatorSettings:
 
 
 @dataclass(slots=True)
-class RunningAttempt:
-    """An attempt on a node, from its acceptance to its end."""
-
-    key: AttemptKey
-    node: int
-    request: Request
-    env: Env
-    accepted_ms: int
-    transfer_ms: int
-    run_ms: int
-    fails: bool
-    input_bytes: float
-
-
-@dataclass(order=True, slots=True)
-class _Event:
-    at_ms: int
-    order: int
-    kind: str = field(compare=False)
-    key: AttemptKey | None = field(compare=False, default=None)
-    node: int = field(compare=False, default=-1)
-
-
-@dataclass(slots=True)
 class _KnownTask:
+    workflow_id: str
     task: Task
     env: Env
+    place: int
     attempt: int = -1
     """The newest attempt that was accepted or turned down."""
-    finished_on: int = -1
+    node: int = FREE
+    """Where that attempt was accepted."""
+    accepted_ms: int = 0
+    finished_on: int = FREE
+
+    @property
+    def key(self) -> AttemptKey:
+        return (self.workflow_id, self.task.task_id, self.attempt)
 
 
 class SimulatedCluster:
@@ -112,37 +112,36 @@ class SimulatedCluster:
         self.pool = pool
         self.specs = tuple(specs)
         self.settings = settings
-        self.now_ms = start_ms
         for spec in specs:
             check_spec(spec, "nodes")
         self._index = {spec.node_id: at for at, spec in enumerate(specs)}
         if len(self._index) < len(specs):
             raise InvalidCluster("nodes", "two nodes have one name", "name them apart")
-        self._capacity_nr = np.array([capacity(spec) for spec in specs], np.int64)
-        self._used_nr = np.zeros_like(self._capacity_nr)
-        self._is_up_n = np.ones(len(specs), bool)
+        self._machines = machines_of(specs, settings, start_ms, FIRST_PLACES)
         self._tasks: dict[TaskKey, _KnownTask] = {}
-        self._running: dict[AttemptKey, RunningAttempt] = {}
+        self._at: list[_KnownTask | None] = [None] * FIRST_PLACES
+        """Whose each place is."""
+        self._vacant = list(reversed(range(FIRST_PLACES)))
         self._early: dict[TaskKey, list[Placement]] = {}
-        self._events: list[_Event] = []
-        self._order = 0
         self._samples = 0
         self._sample_rng = np.random.default_rng((settings.seed, 1))
-        self._loss_rng = np.random.default_rng((settings.seed, 2))
         self._recent_n = np.zeros((2, len(specs)))  # failed, ended: decaying counts
-        if settings.node_losses_per_hour > 0:
-            for node in range(len(specs)):
-                self._plan_loss(node)
+
+    @property
+    def now_ms(self) -> int:
+        """Its own time: as far as it was moved on."""
+        return int(self._machines.counters[NOW])
 
     @property
     def next_ms(self) -> int | None:
         """When something happens next, if nothing is placed until then."""
-        return self._events[0].at_ms if self._events else None
+        m = self._machines
+        return int(m.at_ms_s[m.heap_s[0]]) if m.counters[PLANNED] else None
 
     @property
     def running(self) -> int:
         """Attempts on the nodes."""
-        return len(self._running)
+        return int(self._machines.held_n.sum())
 
     def lose_all(self) -> list[TaskEvent]:
         """What a cluster says that has just started: whatever was on its nodes is gone."""
@@ -158,7 +157,8 @@ class SimulatedCluster:
         events: list[TaskEvent] = []
         for task in known:
             key = (record.workflow_id, task.task_id)
-            self._tasks.setdefault(key, _KnownTask(task, env))
+            if key not in self._tasks:
+                self._tasks[key] = self._settle(_KnownTask(record.workflow_id, task, env, FREE))
             for placement in self._early.pop(key, ()):
                 events += self.place(placement)
         return events
@@ -166,7 +166,9 @@ class SimulatedCluster:
     def forget(self, workflow_id: str, task_ids: Sequence[str]) -> None:
         """Drop what is known of a finished workflow."""
         for task_id in task_ids:
-            self._tasks.pop((workflow_id, task_id), None)
+            known = self._tasks.pop((workflow_id, task_id), None)
+            if known is not None and self._machines.node_a[known.place] == FREE:
+                self._leave(known)
 
     def place(self, placement: Placement) -> list[TaskEvent]:
         """Obey a placement now. A repeat has no effect; what cannot be obeyed is rejected, with the reason."""
@@ -179,29 +181,34 @@ class SimulatedCluster:
             return []
         if placement.attempt <= known.attempt:
             return []
-        earlier, known.attempt = known.attempt, placement.attempt
         key = (*task_key, placement.attempt)
         if known.finished_on >= 0:
+            known.attempt = placement.attempt
             return [self._event(key, placement.node_id or "", EventKind.KILLED, known.env, "the task has finished")]
-        events = self._kill((*task_key, earlier))
+        events = self._kill(known)
+        known.attempt = placement.attempt
         node = self._index.get(placement.node_id or "", -1)
-        problem = self._problem(node, request(known.task))
+        problem = self._problem(node, known.place)
         if problem:
             return [*events, self._event(key, placement.node_id or "", EventKind.REJECTED, known.env, problem)]
-        self._accept(key, known, node)
+        self._accept(known, node)
         return events
 
     def advance(self, until_ms: int) -> Iterator[TaskEvent]:
         """Everything that happens up to and including this time, in order."""
-        while self._events and self._events[0].at_ms <= until_ms:
-            event = heapq.heappop(self._events)
-            self.now_ms = max(self.now_ms, event.at_ms)
-            yield from self._happen(event)
-        self.now_ms = max(self.now_ms, until_ms)
+        while self.next_ms is not None and self.next_ms <= until_ms:
+            what, index = physics.happen(self._machines)
+            if what == physics.LOST:
+                yield self._node_event(index, "simulated loss")
+            elif what == physics.REPAIRED:
+                self._samples = 0
+            else:
+                yield self._started(index) if what == physics.STARTED else self._ended(index)
+        self._machines.counters[NOW] = max(self.now_ms, until_ms)
 
     def sample(self) -> NodeMetrics:
         """What a collector measures on the nodes that are up, now."""
-        up = np.flatnonzero(self._is_up_n)
+        up = np.flatnonzero(self._machines.is_up_n)
         values_nm = self._measure()[up]
         with_specs = self._samples % SPECS_EVERY == 0
         self._samples += 1
@@ -214,129 +221,98 @@ class SimulatedCluster:
             tuple(self.specs[n] for n in up.tolist()) if with_specs else (),
         )
 
-    def _problem(self, node: int, wanted: Request) -> str | None:
+    def _settle(self, known: _KnownTask) -> _KnownTask:
+        """Give the task a place."""
+        if not self._vacant:
+            places = len(self._at)
+            self._machines = physics.grown(self._machines, 2 * places)
+            self._at += [None] * places
+            self._vacant = list(reversed(range(places, 2 * places)))
+        known.place = self._vacant.pop()
+        self._at[known.place] = known
+        self._machines.request_ar[known.place] = request(known.task)
+        return known
+
+    def _leave(self, known: _KnownTask) -> None:
+        self._at[known.place] = None
+        self._vacant.append(known.place)
+
+    def _problem(self, node: int, place: int) -> str | None:
+        m = self._machines
         if node < 0:
             return "no such node"
-        if not self._is_up_n[node]:
+        if not m.is_up_n[node]:
             return "the node is down"
-        short = [
-            name
-            for name, want, used, has in zip(
-                RESOURCES, wanted, self._used_nr[node], self._capacity_nr[node], strict=True
-            )
-            if want and used + want > has
-        ]
-        return f"too little {', '.join(short)} left" if short else None
+        if physics.fits(m, place, node):
+            return None
+        wanted_r = m.request_ar[place]
+        is_short_r = (wanted_r > 0) & (m.used_nr[node] + wanted_r > m.capacity_nr[node])
+        return f"too little {', '.join(np.array(RESOURCES)[is_short_r])} left"
 
-    def _accept(self, key: AttemptKey, known: _KnownTask, node: int) -> None:
-        spec, task, settings = self.specs[node], known.task, self.settings
-        rng = _rng(settings.seed, key)
-        noise = rng.standard_normal(2)
-        input_bytes = self._remote_bytes(key[0], task.parents, node)
-        transfer_s = input_bytes / spec.bandwidth_bytes_per_s * _log_normal(noise[0], settings.transfer_noise)
-        run_s = task.runtime_s / spec.speed * _log_normal(noise[1], settings.runtime_noise)
-        fails = bool(rng.random() < settings.failure_rate)
-        if fails:
-            run_s *= rng.random()
-        attempt = RunningAttempt(
-            key,
-            node,
-            request(task),
-            known.env,
-            self.now_ms,
-            math.ceil(1000 * transfer_s),
-            max(1, round(1000 * run_s)),
-            fails,
-            input_bytes,
-        )
-        self._running[key] = attempt
-        self._used_nr[node] += attempt.request
-        self._plan(self.now_ms + attempt.transfer_ms, "start", key)
+    def _accept(self, known: _KnownTask, node: int) -> None:
+        m = self._machines
+        of_transfer, of_run, fails = chances(self.settings, known.key)
+        transfer = physics.transfer_ms(m, node, self._remote_bytes(known, node), of_transfer)
+        run = physics.run_ms(m, known.place, node, known.task.runtime_s, of_run)
+        physics.accept(m, known.place, node, transfer, run, fails)
+        known.node, known.accepted_ms = node, self.now_ms
 
-    def _remote_bytes(self, workflow_id: str, parents: Sequence[Edge], node: int) -> float:
+    def _remote_bytes(self, known: _KnownTask, node: int) -> float:
         """Bytes of a task's inputs that do not lie on the node."""
         remote = 0.0
-        for edge in parents:
-            parent = self._tasks.get((workflow_id, edge.task_id))
+        for edge in known.task.parents:
+            parent = self._tasks.get((known.workflow_id, edge.task_id))
             if parent is None or parent.finished_on != node:
                 remote += edge.bytes
         return remote
 
-    def _happen(self, event: _Event) -> Iterator[TaskEvent]:
-        if event.kind == "lose":
-            yield from self._lose(event.node)
-        elif event.kind == "repair":
-            self._is_up_n[event.node] = True
-            self._samples = 0
-            self._plan_loss(event.node)
-        elif event.key is not None and event.key in self._running:
-            yield self._start(event.key) if event.kind == "start" else self._end(event.key)
+    def _whose(self, place: int) -> _KnownTask:
+        known = self._at[place]
+        assert known is not None, "an attempt's place is its task's"
+        return known
 
-    def _start(self, key: AttemptKey) -> TaskEvent:
-        attempt = self._running[key]
-        self._plan(self.now_ms + attempt.run_ms, "end", key)
+    def _started(self, place: int) -> TaskEvent:
+        known, m = self._whose(place), self._machines
+        node_id, transfer_s = self.specs[m.node_a[place]].node_id, int(m.transfer_ms_a[place]) / 1000
+        return self._event(known.key, node_id, EventKind.STARTED, known.env, transfer_s=transfer_s)
+
+    def _ended(self, place: int) -> TaskEvent:
+        known, m = self._whose(place), self._machines
+        node, fails = known.node, bool(m.fails_a[place])
+        self._recent_n[:, node] *= 0.9
+        self._recent_n[:, node] += (fails, 1)
+        if not fails:
+            known.finished_on = node
+        if self._tasks.get(known.key[:2]) is not known:  # forgotten meanwhile
+            self._leave(known)
         return self._event(
-            key,
-            self.specs[attempt.node].node_id,
-            EventKind.STARTED,
-            attempt.env,
-            transfer_s=attempt.transfer_ms / 1000,
+            known.key,
+            self.specs[node].node_id,
+            EventKind.FAILED if fails else EventKind.FINISHED,
+            known.env,
+            "simulated failure" if fails else None,
+            runtime_s=int(m.run_ms_a[place]) / 1000,
+            transfer_s=int(m.transfer_ms_a[place]) / 1000,
         )
 
-    def _end(self, key: AttemptKey) -> TaskEvent:
-        attempt = self._drop(key)
-        self._recent_n[:, attempt.node] *= 0.9
-        self._recent_n[:, attempt.node] += (attempt.fails, 1)
-        if not attempt.fails:
-            self._tasks[key[:2]].finished_on = attempt.node
-        return self._event(
-            key,
-            self.specs[attempt.node].node_id,
-            EventKind.FAILED if attempt.fails else EventKind.FINISHED,
-            attempt.env,
-            "simulated failure" if attempt.fails else None,
-            runtime_s=attempt.run_ms / 1000,
-            transfer_s=attempt.transfer_ms / 1000,
-        )
-
-    def _kill(self, key: AttemptKey) -> list[TaskEvent]:
-        if key not in self._running:
+    def _kill(self, known: _KnownTask) -> list[TaskEvent]:
+        """End the attempt that the task has on a node, if any."""
+        m, place = self._machines, known.place
+        if m.node_a[place] == FREE:
             return []
-        attempt = self._drop(key)
-        ran_ms = max(0, self.now_ms - attempt.accepted_ms - attempt.transfer_ms)
-        return [
-            self._event(
-                key,
-                self.specs[attempt.node].node_id,
-                EventKind.KILLED,
-                attempt.env,
-                "a later attempt was placed",
-                runtime_s=ran_ms / 1000,
-            )
-        ]
-
-    def _lose(self, node: int) -> Iterator[TaskEvent]:
-        self._is_up_n[node] = False
-        for key in [k for k, a in self._running.items() if a.node == node]:
-            self._drop(key)
-        repair_ms = max(1, round(1000 * self.settings.repair_s * self._loss_rng.exponential()))
-        self._push(_Event(self.now_ms + repair_ms, self._next_order(), "repair", node=node))
-        yield self._node_event(node, "simulated loss")
-
-    def _drop(self, key: AttemptKey) -> RunningAttempt:
-        attempt = self._running.pop(key)
-        self._used_nr[attempt.node] -= attempt.request
-        return attempt
+        node_id = self.specs[m.node_a[place]].node_id
+        ran_ms = max(0, self.now_ms - known.accepted_ms - int(m.transfer_ms_a[place]))
+        physics.release(m, place)
+        reason = "a later attempt was placed"
+        return [self._event(known.key, node_id, EventKind.KILLED, known.env, reason, runtime_s=ran_ms / 1000)]
 
     def _measure(self) -> np.ndarray:
         """values_nm [N, M] of METRICS."""
-        has_nr = np.maximum(self._capacity_nr, 1)
-        used_nr = self._used_nr / has_nr
+        m = self._machines
+        used_nr = m.used_nr / np.maximum(m.capacity_nr, 1)
         bandwidth_n = np.array([spec.bandwidth_bytes_per_s for spec in self.specs])
         busy_links_n = np.zeros(len(self.specs))
-        for attempt in self._running.values():
-            if self.now_ms < attempt.accepted_ms + attempt.transfer_ms:
-                busy_links_n[attempt.node] = 1.0
+        busy_links_n[m.node_a[(m.node_a != FREE) & ~m.is_running_a & (m.transfer_ms_a > 0)]] = 1.0
         noise = self._sample_rng
         shape = len(self.specs)
         values_nm = np.full((shape, len(METRICS)), np.nan)
@@ -344,26 +320,12 @@ class SimulatedCluster:
         values_nm[:, 1] = np.clip(used_nr[:, MEMORY] * noise.uniform(0.9, 1.0, shape), 0, 1)
         values_nm[:, 2] = np.clip(0.5 * used_nr[:, CPU] * noise.uniform(0.5, 1.0, shape), 0, 1)
         values_nm[:, 3] = bandwidth_n * np.clip(busy_links_n * noise.uniform(0.7, 1.0, shape), 0, 1)
-        has_gpu_n = self._capacity_nr[:, GPU] > 0
+        has_gpu_n = m.capacity_nr[:, GPU] > 0
         values_nm[has_gpu_n, 4] = used_nr[has_gpu_n, GPU_MEMORY]
         values_nm[:, 5] = self._recent_n[0] / np.maximum(self._recent_n[1], 1)
         values_nm[has_gpu_n, 6] = np.clip(used_nr[has_gpu_n, GPU] * noise.uniform(0.3, 0.9, int(has_gpu_n.sum())), 0, 1)
         values_nm[:, 7] = 0.0005 * np.exp(0.3 * noise.standard_normal(shape)) * (1 + 4 * busy_links_n)
         return values_nm
-
-    def _plan(self, at_ms: int, kind: str, key: AttemptKey) -> None:
-        self._push(_Event(at_ms, self._next_order(), kind, key))
-
-    def _plan_loss(self, node: int) -> None:
-        wait_s = self._loss_rng.exponential(3600 / self.settings.node_losses_per_hour)
-        self._push(_Event(self.now_ms + round(1000 * wait_s), self._next_order(), "lose", node=node))
-
-    def _push(self, event: _Event) -> None:
-        heapq.heappush(self._events, event)
-
-    def _next_order(self) -> int:
-        self._order += 1
-        return self._order
 
     def _event(
         self,
@@ -383,12 +345,45 @@ class SimulatedCluster:
         )
 
 
-def _rng(seed: int, key: AttemptKey) -> np.random.Generator:
-    """Chance of one attempt: the same on every node and under every policy, so that policies can be compared."""
-    digest = hashlib.blake2b(f"{seed}\0{key[0]}\0{key[1]}\0{key[2]}".encode(), digest_size=8).digest()
-    return np.random.Generator(np.random.PCG64(int.from_bytes(digest)))
+def chances(settings: SimulatorSettings, key: AttemptKey) -> tuple[float, float, bool]:
+    """What an attempt meets: factors of its transfers' and its run's time, and whether it fails.
+
+    The same on every node and under every policy, so that policies can be compared.
+    """
+    digest = hashlib.blake2b(f"{settings.seed}\0{key[0]}\0{key[1]}\0{key[2]}".encode(), digest_size=8).digest()
+    rng = np.random.Generator(np.random.PCG64(int.from_bytes(digest)))
+    of_transfer, of_run = rng.standard_normal(2).tolist()
+    fails = bool(rng.random() < settings.failure_rate)
+    run = log_normal(of_run, settings.runtime_noise) * (rng.random() if fails else 1.0)
+    return log_normal(of_transfer, settings.transfer_noise), run, fails
 
 
-def _log_normal(normal: float, sigma: float) -> float:
-    """A factor of mean 1."""
-    return math.exp(sigma * normal - sigma * sigma / 2)
+def machines_of(specs: Sequence[NodeSpec], settings: SimulatorSettings, start_ms: int, places: int) -> physics.Machines:
+    """The nodes, with when each is lost and when it is slow, and room for so many tasks."""
+    rng = np.random.default_rng((settings.seed, 2))
+    loss_ms_nk, repair_ms_nk = _spells(rng, len(specs), settings.node_losses_per_hour, settings.repair_s)
+    until_slow_ms_nk, slow_ms_nk = _spells(rng, len(specs), settings.slow_spells_per_hour, settings.slow_spell_s)
+    begin_ms_nk = start_ms + np.cumsum(until_slow_ms_nk + slow_ms_nk, axis=1) - slow_ms_nk
+    has_slow = settings.slow_spells_per_hour > 0
+    return physics.machines(
+        np.array([capacity(spec) for spec in specs], np.int64),
+        np.array([spec.speed for spec in specs], np.float64),
+        np.array([spec.bandwidth_bytes_per_s for spec in specs], np.float64),
+        np.array([spec.price_per_hour for spec in specs], np.float64),
+        loss_ms_nk,
+        repair_ms_nk,
+        np.stack([begin_ms_nk, begin_ms_nk + slow_ms_nk], axis=2)[:, : SCHEDULED if has_slow else 0],
+        settings.slow_factor,
+        settings.crowding,
+        places,
+        start_ms,
+    )
+
+
+def _spells(rng: np.random.Generator, nodes: int, per_hour: float, lasts_s: float) -> tuple[np.ndarray, np.ndarray]:
+    """For each node the times between its spells, and how long they last [N, SCHEDULED] int64 ms; 0: there are none."""
+    shape = (nodes, SCHEDULED)
+    if per_hour == 0:
+        return np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    between_ms = 1 + np.round(HOUR_MS / per_hour * rng.exponential(size=shape)).astype(np.int64)
+    return between_ms, 1 + np.round(1000 * lasts_s * rng.exponential(size=shape)).astype(np.int64)

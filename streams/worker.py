@@ -109,6 +109,7 @@ class Worker:
 
     async def on_assigned(self, numbers: Set[int]) -> None:
         """These partitions are ours now, and no others."""
+        log.info("partitions.assigned", extra={"partitions": sorted(numbers)})
         await self.on_revoked(set(self._partitions) - numbers)
         self._is_assigned = True
         for number in sorted(numbers - set(self._partitions)):
@@ -120,6 +121,8 @@ class Worker:
 
     async def on_revoked(self, numbers: Set[int]) -> None:
         """These partitions are ours no longer."""
+        if numbers:
+            log.info("partitions.revoked", extra={"partitions": sorted(numbers)})
         for number in list(numbers):
             partition = self._partitions.pop(number, None)
             if partition is not None:
