@@ -14,10 +14,10 @@ from streams.kafka_jars import (
     ATTEMPTS,
     Fetch,
     Jar,
-    jar_folder,
     damaged_or_missing,
     exclusive,
     install,
+    jar_folder,
     kafka_version,
     read_list,
 )

@@ -1,0 +1,37 @@
+"""How training compiles: numba, with a cache that knows all of our sources.
+
+numba's own cache looks at the file of the compiled function only; a change in what that one calls would go unseen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+from numba.extending import register_jitable
+
+from policy import physics
+from schemas.cache import cache_folder
+
+Compilable = TypeVar("Compilable", bound=Callable[..., Any])
+
+
+def _digest() -> str:
+    folder = Path(__file__).parent
+    sources = [*sorted(folder.glob("*.py")), Path(inspect.getfile(physics))]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+
+
+numba.config.CACHE_DIR = str(cache_folder() / "compiled" / _digest())
+for _function in physics.COMPILABLE:
+    register_jitable(_function)
+
+
+def compiled(function: Compilable) -> Compilable:
+    """The function, compiled when it is first called."""
+    made: Compilable = numba.njit(cache=True, error_model="numpy", nogil=True)(function)
+    return made
