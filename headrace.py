@@ -6,7 +6,8 @@ import math
 import signal
 import sys
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -335,13 +336,61 @@ def train_clone(
     seed: Annotated[int, typer.Option(help="One seed makes one set of weights.")] = 0,
 ) -> None:
     """Train the actor to decide as a heuristic does, and write its weights (for policy.weights)."""
+    with _training_packages():
+        from trainer.clone import CloneSettings, clone
+    clone(CloneSettings(out=out, teacher=teacher, episodes=episodes, seed=seed))
+
+
+@train_app.command("search")
+def train_search(
+    out: Annotated[Path, typer.Option(help="Folder for the weights.")] = Path("weights"),
+    generations: Annotated[int, typer.Option(help="Of the evolution strategy.")] = 120,
+    episodes: Annotated[int, typer.Option(help="That each candidate plays.")] = 8,
+    pool: Annotated[int, typer.Option(help="Scenarios of which they are drawn.")] = 96,
+    seed: Annotated[int, typer.Option(help="One seed makes one set of weights.")] = 0,
+) -> None:
+    """Search the weights of a linear policy on whole episodes, and write them (for policy.weights)."""
+    with _training_packages():
+        from trainer.search import SearchSettings, search
+    search(SearchSettings(out=out, generations=generations, episodes=episodes, pool=pool, seed=seed))
+
+
+@app.command(epilog="Example: headrace evaluate --suite quick --seeds 8")
+def evaluate(
+    suite: Annotated[str, typer.Option(help="`standard` or `quick`.")] = "standard",
+    seeds: Annotated[int, typer.Option(help="Scenarios of each row, the same for every policy.")] = 24,
+    weights: Annotated[Path | None, typer.Option(help="Weights to compare; none: those that come along.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A file for all figures, as JSON.")] = None,
+    config: Config = None,
+) -> None:
+    """Play the actor and every heuristic on the same simulated scenarios; show who is better, and how surely."""
+    from rich.console import Console
+
+    from policy.weight_set import read_weights, shipped_weights
+
+    with _training_packages():
+        from trainer.evaluate import EvaluationSettings, as_json, show
+        from trainer.evaluate import evaluate as compare
+        from trainer.rules import rule_of
+    settings = _settings(config)
+    chosen = read_weights(weights) if weights else shipped_weights()
+    actor = {"actor": rule_of(chosen, settings.policy.temperature)}
+    progress = partial(print, file=sys.stderr, flush=True)
+    report = compare(EvaluationSettings(suite=suite, seeds=seeds), actor, progress)
+    show(report, Console(width=None if sys.stdout.isatty() else 140), "actor")
+    if out is not None:
+        out.write_text(as_json(report))
+
+
+@contextmanager
+def _training_packages() -> Iterator[None]:
+    """What is imported in the block comes with an extra."""
     from schemas.errors import InvalidConfiguration
 
     try:
-        from trainer.clone import CloneSettings, clone
+        yield
     except ImportError as error:
         raise InvalidConfiguration("train", f"needs more packages: {error}", "install headrace[train]") from error
-    clone(CloneSettings(out=out, teacher=teacher, episodes=episodes, seed=seed))
 
 
 def main() -> None:

@@ -27,10 +27,18 @@ from policy.encodings import (
     node_key,
     tasks_of,
 )
-from policy.features import free_shares, graphs, pool_features, task_features, window_features
-from policy.heuristics import by_path
+from policy.features import (
+    ORDER_FEATURES,
+    free_shares,
+    graphs,
+    order_features,
+    pool_features,
+    task_features,
+    window_features,
+)
 from policy.observation import Observation, Policy
 from policy.pair_features import Workspace, pair_features
+from policy.queue import Rows
 from policy.sessions import DEVICES, open_sessions
 from policy.state import State
 from policy.weight_set import WeightSet, read_weights, shipped_weights
@@ -80,6 +88,7 @@ class Actor:
         """Open the sessions and warm them up. Raises UnusableWeights."""
         self.settings = settings or ActorSettings()
         self.version = weights.manifest.version
+        self._order_k = np.array([weights.manifest.order.get(name, 0.0) for name in ORDER_FEATURES])
         self._sessions = open_sessions(weights, self.settings.device)
         self._node_outputs = weights.manifest.golden["node"].outputs
         self._space = Workspace()
@@ -93,7 +102,11 @@ class Actor:
 
     def policy(self) -> Policy:
         """The actor as a policy."""
-        return Policy("actor", self.score, by_path, self.settings.temperature, version=self.version)
+        return Policy("actor", self.score, self.urgency, self.settings.temperature, version=self.version)
+
+    def urgency(self, rows: Rows) -> np.ndarray:
+        """urgency_p [P]: how the waiting attempts are ordered."""
+        return order_features(rows) @ self._order_k
 
     def score(self, seen: Observation) -> np.ndarray:
         """logits_bn [B, N] float32. Raises UnusableWeights when one of them is not finite."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from policy.nodes import NodeTable
 from policy.observation import Observation
+from policy.queue import Rows
 from policy.resources import MILLI
 from policy.state import State
 from policy.windows import STEP_MS, STEPS
@@ -83,8 +84,23 @@ PAIR_FEATURES = (
     "failure_rate",  # of the attempts that ended on the node, 0 to 1
     "transfer_share",  # of the time to the finish, what the transfers take
     "local_share",  # of the bytes of the task's inputs, those that lie on the node
+    "urgent_finish",  # `finish` * the task's upward rank over the workflow's remaining path: 1 where nothing has slack
+    "crowded_finish",  # as `finish`, with run times as they may be where the node's cpu is crowded
+    "extra_cost",  # price * the time that the node is held longer for the task, over the row's dearest whole run
+    "opening",  # 1 on a node that holds nothing yet
     "wishes",  # the task's soft wishes that the node fulfils, -2 to 1
 )
+
+ORDER_FEATURES = (
+    "remaining_path",  # log1p(s), critical path left in the workflow
+    "remaining_work",  # log1p(s), run time left in the workflow
+    "rank",  # log1p(s), upward rank
+    "predicted_runtime",  # log1p(s)
+    "takes_gpu",  # 0 or 1
+    "waited",  # 5 minutes, since it became ready; up to a constant
+    "workflow_waited",  # 5 minutes, since the workflow was submitted; up to a constant
+)
+"""By which the tasks of one priority are ordered."""
 
 FORMULAS = 1
 """Grows when a formula changes while the names stay."""
@@ -96,6 +112,12 @@ def fingerprint(*names: tuple[str, ...]) -> str:
 
 
 SCHEMA = fingerprint(WINDOW_FEATURES, NODE_FEATURES, GRAPH_FEATURES, TASK_FEATURES, POOL_FEATURES, PAIR_FEATURES)
+
+CROWDED = 0.6
+"""Share of a node's cpu above which its tasks are expected to slow each other down,"""
+SLOWED = 0.4
+"""and by how much where the cpu is full."""
+WAIT_UNIT_MS = 300_000
 
 _RATES = [METRICS.index("network_bytes_per_s"), METRICS.index("network_latency_p99_s")]
 _RATE_UNITS = np.array([1.0, 1e-3], np.float32)  # byte per second, millisecond
@@ -225,6 +247,17 @@ def task_features(seen: Observation) -> np.ndarray:
 
 
 _TASK_SCALES = np.array([LOG_SECONDS, LOG_WORK, 1], np.float32)
+
+
+def order_features(rows: Rows) -> np.ndarray:
+    """order_pk [P, len(ORDER_FEATURES)] float64, of waiting attempts."""
+    tasks = rows.tasks
+    logs_p4 = np.log1p(np.maximum(np.stack([rows.path_p, rows.work_p, rows.rank_p, rows.runtime_p], axis=1), 0))
+    others_p3 = [
+        (float(t.request[GPU] > 0), -t.ready_ms / WAIT_UNIT_MS, -t.workflow.submitted_ms / WAIT_UNIT_MS) for t in tasks
+    ]
+    scales = np.array([LOG_SECONDS, LOG_WORK, LOG_SECONDS, LOG_SECONDS])
+    return np.concatenate([logs_p4 * scales, np.array(others_p3).reshape(len(tasks), 3)], axis=1)
 
 
 def pool_features(seen: Observation, free_3n: np.ndarray) -> np.ndarray:

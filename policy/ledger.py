@@ -29,6 +29,7 @@ class Ledger:
         self._nodes = nodes
         self._reserved_rn = np.zeros((len(RESOURCES), 16), np.int64)
         self._unasked_rn = np.zeros((len(RESOURCES), 16), np.int64)
+        self._held_n = np.zeros(16, np.int64)
         self._reservations: dict[AttemptKey, Reservation] = {}
         self._on_node: dict[int, set[AttemptKey]] = {}
         self.freed: set[int] = set()
@@ -49,6 +50,12 @@ class Ledger:
         """[R, N] amounts held."""
         self._make_room(len(self._nodes))
         return self._reserved_rn[:, : len(self._nodes)]
+
+    @property
+    def held_n(self) -> np.ndarray:
+        """[N] attempts on the node."""
+        self._make_room(len(self._nodes))
+        return self._held_n[: len(self._nodes)]
 
     @property
     def unasked_rn(self) -> np.ndarray:
@@ -84,6 +91,7 @@ class Ledger:
         return frozenset(self._on_node.get(node, ()))
 
     def _add(self, node: int, request: Request, sign: int) -> None:
+        self._held_n[node] += sign
         for resource, amount in enumerate(request):
             if amount:
                 self._reserved_rn[resource, node] += sign * amount
@@ -96,3 +104,4 @@ class Ledger:
             grown = ((0, 0), (0, max(nodes, 2 * room) - room))
             self._reserved_rn = np.pad(self._reserved_rn, grown)
             self._unasked_rn = np.pad(self._unasked_rn, grown)
+            self._held_n = np.pad(self._held_n, grown[1])

@@ -36,6 +36,10 @@ PAIR_PRIOR = {
     "failure_rate": -3.0,
     "transfer_share": 0.0,
     "local_share": 0.0,
+    "urgent_finish": 0.0,
+    "crowded_finish": 0.0,
+    "extra_cost": 0.0,
+    "opening": 0.0,
     "wishes": 6.0,
 }
 """What a network that has learnt nothing weighs the pair features with: early, safe, as wished."""

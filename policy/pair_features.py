@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from policy.features import GPU, PAIR_FEATURES, inverse_capacity
+from policy.features import CPU, CROWDED, GPU, PAIR_FEATURES, SLOWED, inverse_capacity
 from policy.nodes import NodeTable
 from policy.observation import Observation
 from policy.wishes import has_wishes, wishes
@@ -16,10 +16,12 @@ ROOMY = 0.4
 """Share of a node that should stay free: below it, its tasks may slow each other down."""
 CHEAPEST = 0.01
 """A node's price is at least this share of the dearest one's, so that free nodes still compare by speed."""
+PATH_LEAST_S = 1e-6
 SMALL = np.float32(1e-6)
 TINY = np.float32(1e-30)
 
-FINISH, COST, FREE, CROWDING, IMBALANCE, GPU_UNNEEDED, FAILURE, TRANSFER, LOCAL, WISHES = range(len(PAIR_FEATURES))
+FINISH, COST, FREE, CROWDING, IMBALANCE, GPU_UNNEEDED, FAILURE, TRANSFER, LOCAL = range(9)
+URGENT, CROWDED_FINISH, EXTRA, OPENING, WISHES = range(9, len(PAIR_FEATURES))
 
 
 class Workspace:
@@ -59,7 +61,8 @@ def pair_features(seen: Observation, free_3n: np.ndarray, space: Workspace) -> n
     takes_gpu = _rows([row for row, task in enumerate(seen.tasks) if task.request[GPU]], len(seen.tasks))
     _room(seen, request_3b1, takes_gpu, free_3n, scratch_2bn, pair_bpn)
     _cost(seen, request_3b1, takes_gpu, feasible_bn, scratch_2bn, pair_bpn)
-    _time(seen, feasible_bn, scratch_2bn, pair_bpn)
+    _time(seen, request_3b1, free_3n, feasible_bn, scratch_2bn, pair_bpn)
+    _hold(seen, feasible_bn, scratch_2bn, pair_bpn)
     _place(seen, takes_gpu, pair_bpn)
     return pair_bpn
 
@@ -113,17 +116,53 @@ def _cost(
     _share_of_best(worth_bn, feasible_bn, memory_bn, pair_bpn[:, COST])
 
 
-def _time(seen: Observation, feasible_bn: np.ndarray, scratch_2bn: np.ndarray, pair_bpn: np.ndarray) -> None:
+def _time(
+    seen: Observation,
+    request_3b1: np.ndarray,
+    free_3n: np.ndarray,
+    feasible_bn: np.ndarray,
+    scratch_2bn: np.ndarray,
+    pair_bpn: np.ndarray,
+) -> None:
     inverse_bn, spare_bn = scratch_2bn
+    nodes = seen.state.nodes
+    # 1 + SLOWED * what the cpu share with the task is above CROWDED, of what it can be
+    slowed_bn = np.multiply(request_3b1[CPU], nodes.derived(inverse_capacity)[CPU], out=inverse_bn)
+    slowed_bn -= free_3n[CPU]
+    slowed_bn *= np.float32(SLOWED / (1 - CROWDED))
+    slowed_bn += np.float32(1 + SLOWED)
+    np.maximum(slowed_bn, nodes.derived(ones), out=slowed_bn)
+    slowed_bn *= seen.run_bn
+    if seen.input_b.any():
+        slowed_bn += seen.transfer_bn
+    slowed_bn += SMALL
+    np.reciprocal(slowed_bn, out=slowed_bn)
+    _share_of_best(slowed_bn, feasible_bn, spare_bn, pair_bpn[:, CROWDED_FINISH])
     np.add(seen.finish_bn, SMALL, out=inverse_bn)
     np.reciprocal(inverse_bn, out=inverse_bn)
     _share_of_best(inverse_bn, feasible_bn, spare_bn, pair_bpn[:, FINISH])
+    urgent_b = [t.rank_s / max(t.workflow.path_s, PATH_LEAST_S) for t in seen.tasks]
+    np.multiply(pair_bpn[:, FINISH], np.array(urgent_b, np.float32)[:, None], out=pair_bpn[:, URGENT])
     input_b = seen.input_b
     if input_b.any():
         np.multiply(seen.transfer_bn, inverse_bn, out=pair_bpn[:, TRANSFER])
         np.multiply(seen.local_bn, 1 / np.maximum(input_b, 1)[:, None], out=pair_bpn[:, LOCAL])
     else:
         pair_bpn[:, TRANSFER : LOCAL + 1] = 0
+
+
+def _hold(seen: Observation, feasible_bn: np.ndarray, scratch_2bn: np.ndarray, pair_bpn: np.ndarray) -> None:
+    """A node is paid for as long as it holds anything: what the task adds to that."""
+    state, (whole_bn, extra_bn) = seen.state, scratch_2bn
+    price_n = state.nodes.derived(price)
+    np.multiply(seen.finish_bn, price_n, out=whole_bn)
+    np.subtract(seen.finish_bn, state.held_for_s_n, out=extra_bn)
+    np.maximum(extra_bn, state.nodes.derived(zeros), out=extra_bn)
+    extra_bn *= price_n
+    whole_bn *= feasible_bn
+    dearest_b1 = np.maximum.reduce(whole_bn, axis=1, keepdims=True)
+    np.multiply(extra_bn, 1 / (dearest_b1 + TINY), out=pair_bpn[:, EXTRA])
+    pair_bpn[:, OPENING] = state.ledger.held_n == 0
 
 
 def _place(seen: Observation, takes_gpu: Rows, pair_bpn: np.ndarray) -> None:
@@ -158,6 +197,21 @@ def worth(nodes: NodeTable) -> np.ndarray:
 def has_gpu(nodes: NodeTable) -> np.ndarray:
     """[N] float32, 1 where the node has GPUs."""
     return (nodes.capacity_rn[GPU] > 0).astype(np.float32)
+
+
+def price(nodes: NodeTable) -> np.ndarray:
+    """[N] float32, per hour."""
+    return nodes.price_n.astype(np.float32)
+
+
+def ones(nodes: NodeTable) -> np.ndarray:
+    """[N] float32."""
+    return np.ones(len(nodes), np.float32)
+
+
+def zeros(nodes: NodeTable) -> np.ndarray:
+    """[N] float32."""
+    return np.zeros(len(nodes), np.float32)
 
 
 def roomy(nodes: NodeTable) -> np.ndarray:

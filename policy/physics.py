@@ -1,7 +1,7 @@
 """What happens on simulated nodes: arrays, and plain functions on them.
 
-The simulated cluster of the live loop calls these functions as they are; training compiles the same ones. Axes: N nodes,
-R resources, A places for tasks (a place holds one attempt at a time), S = N + A subjects of events: the nodes, then the
+The live loop's simulated cluster calls these functions as they are; training compiles the same ones. Axes: N nodes,
+R resources, A places for tasks (each holds one attempt at a time), S = N + A subjects of events: the nodes, then the
 places. Every subject has at most one event to come. Times are whole milliseconds.
 """
 

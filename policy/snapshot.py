@@ -21,7 +21,7 @@ from policy.state_columns import from_columns, to_columns
 from schemas.errors import StateLost
 
 MAGIC = b"headrace-state"
-VERSION = 1
+VERSION = 2
 """Grows with every change of what the container holds."""
 FRAME = struct.Struct(f">{len(MAGIC)}sHI")
 

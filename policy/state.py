@@ -33,6 +33,8 @@ from schemas.records import (
 
 FAILURE_WEIGHT = 0.1
 """Of the newest attempt in a node's moving failure rate."""
+LONGEST_S = 1e9
+"""An expectation beyond it is none."""
 REUSE_AFTER_MS = 10 * 60 * 1000
 """A lost node's column may be taken over after this time."""
 
@@ -89,6 +91,7 @@ class State:
         self.counts: Counter[str] = Counter()
         """What was noticed and left aside: repeats, late samples, records of unknown tasks or nodes."""
         self._failure_n = np.zeros(16)
+        self._busy_until_ms_n = np.zeros(16, np.int64)
         self.looked_step = NEVER
         """The step of the windows at which waiting attempts were last looked at again."""
         self._looked_fresh_n = np.zeros(0, bool)
@@ -181,6 +184,19 @@ class State:
             self._failure_n = np.pad(self._failure_n, (0, 2 * len(self.nodes) - len(self._failure_n)))
         return self._failure_n[: len(self.nodes)]
 
+    @property
+    def busy_until_ms_n(self) -> np.ndarray:
+        """When the attempts that were ever placed on each node were expected to be done, the last of them [N] int64."""
+        if len(self._busy_until_ms_n) < len(self.nodes):
+            self._busy_until_ms_n = np.pad(self._busy_until_ms_n, (0, 2 * len(self.nodes) - len(self._busy_until_ms_n)))
+        return self._busy_until_ms_n[: len(self.nodes)]
+
+    @property
+    def held_for_s_n(self) -> np.ndarray:
+        """How much longer each node is expected to hold anything [N] float32; 0 where it holds nothing."""
+        left_ms_n = np.maximum(self.busy_until_ms_n - self.now_ms, 0)
+        return (left_ms_n * (self.ledger.held_n > 0) / 1000).astype(np.float32)
+
     def fresh(self) -> np.ndarray:
         """The nodes that are there and were sampled lately: is_fresh_n [N].
 
@@ -247,6 +263,7 @@ class State:
             if not self.ledger.on_node(at):
                 self.windows.forget(at)
                 self.failure_n[at] = 0.0
+                self.busy_until_ms_n[at] = 0
                 return int(at)
         return None
 
@@ -325,6 +342,10 @@ class State:
         self.ledger.reserve(key, node, task.request)
         self.running[key] = task
         self.placed += 1
+        expected_s = record.expected_s or 0.0
+        if 0 <= expected_s <= LONGEST_S:  # it comes from a topic, and may be anything
+            until_ms = record.event_time_ms + int(1000 * expected_s)
+            self.busy_until_ms_n[node] = max(self.busy_until_ms_n[node], until_ms)
 
     def _event(self, record: TaskEvent) -> list[TaskReady]:
         self._advance(record.event_time_ms)

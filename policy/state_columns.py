@@ -83,10 +83,10 @@ def from_columns(columns: Columns, settings: StateSettings) -> State:
     """The state with these columns. Raises KeyError, ValueError, InvalidRecord and others where they are not such."""
     texts = json.loads(columns["texts"].tobytes())
     state = State(texts["pool"], settings)
-    state.now_ms, state.placed, state.looked_step = texts["now_ms"], texts["placed"], texts.get("looked_step", NONE)
+    state.now_ms, state.placed, state.looked_step = texts["now_ms"], texts["placed"], texts["looked_step"]
     state.counts = Counter(texts["counts"])
     state.finished = dict.fromkeys(texts["finished"])
-    state.given_up = dict.fromkeys(map(tuple, texts.get("given_up", ())))
+    state.given_up = dict.fromkeys(map(tuple, texts["given_up"]))
     _restore_nodes(state, _of("node", columns))
     state.windows.restore(_of("window", columns))
     _restore_workflows(state, _of("workflow", columns))
@@ -128,6 +128,7 @@ def _nodes(state: State) -> dict[str, np.ndarray]:
         "seen_ms_n": nodes.seen_ms_n,
         "lost_ms_n": nodes.lost_ms_n,
         "failure_n": state.failure_n,
+        "busy_until_ms_n": state.busy_until_ms_n,
         "freed": np.array(sorted(state.ledger.freed), np.int64),
     }
 
@@ -151,6 +152,7 @@ def _restore_nodes(state: State, columns: Columns) -> None:
     nodes.seen_ms_n[:] = columns["seen_ms_n"]
     nodes.lost_ms_n[:] = columns["lost_ms_n"]
     state.failure_n[:] = columns["failure_n"]
+    state.busy_until_ms_n[:] = columns["busy_until_ms_n"]
     state.ledger.freed.update(columns["freed"].tolist())
 
 

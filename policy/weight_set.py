@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from policy.features import SCHEMA
+from policy.features import ORDER_FEATURES, SCHEMA
 from schemas.errors import UnusableWeights
 from schemas.records import Model
 
@@ -24,6 +25,9 @@ PARTS = ("node", "dag", "head")
 NETWORK = "network.npz"
 """The same weights, and the critic's, as arrays: what training goes on from."""
 MANIFEST = "manifest.json"
+
+SHORTEST_PATH = {"remaining_path": -1.0}
+"""The workflow with the shortest critical path left first."""
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -58,6 +62,8 @@ class Manifest:
     """Of each part, one input and what it must answer."""
     evaluation: Mapping[str, float] = field(default_factory=dict)
     """How well they did when they were made."""
+    order: Mapping[str, float] = field(default_factory=lambda: dict(SHORTEST_PATH))
+    """By which waiting tasks are ordered: weights of ORDER_FEATURES, the largest sum first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +197,8 @@ def parse_manifest(where: str, text: str) -> Manifest:
         manifest = Manifest(golden=golden, **{name: value for name, value in members.items() if name in known})
         if set(golden) != set(PARTS) or not isinstance(manifest.files, dict):
             raise ValueError("golden and files must name every part")
+        if not set(manifest.order) <= set(ORDER_FEATURES) or not all(map(math.isfinite, manifest.order.values())):
+            raise ValueError(f"order must give some of {', '.join(ORDER_FEATURES)} numbers")
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UnusableWeights(
             f"{where}: {MANIFEST} is not one of ours ({error!r}); export the weights again"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 
-def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
+def cache_folder(environ: Mapping[str, str]) -> Path:
     """$HEADRACE_CACHE, else a folder in the user's cache directory."""
     if chosen := environ.get("HEADRACE_CACHE"):
         return Path(chosen).expanduser().resolve()

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from policy import physics
+from policy.decide import LOOKED_AT
+from policy.features import CROWDED, SLOWED
 from policy.physics import FAILED, FINISHED, FREE, LOST, NOW, PLANNED, STARTED, Machines
 from policy.state import FAILURE_WEIGHT, StateSettings
 from policy.windows import STEP_MS
@@ -30,7 +32,7 @@ ARRIVAL, RANK, RUNTIME, WORK, PATH, LEARNT_ORDER = range(6)
 """Orders of the waiting tasks."""
 ANY, IN_TURN, FINISH, SPARING_FINISH, LEAST_ALLOCATED, MOST_ALLOCATED, ALIGNMENT, CHEAPEST, LEARNT = range(9)
 """Scores of the nodes."""
-PAIRS = 12
+PAIRS = 13
 """Pair features: those of policy.features.PAIR_FEATURES, in their order, but for the wishes, which are 0 here."""
 ORDERS = 7
 """Order features: those of policy.features.ORDER_FEATURES."""
@@ -76,6 +78,8 @@ class Rule(NamedTuple):
     """[PAIRS] of LEARNT"""
     weight_k: np.ndarray
     """[ORDERS] of LEARNT_ORDER"""
+    temperature: float
+    """Of the softmax over the scores; 0 takes the best node, ties by the draw."""
 
 
 class Outcome(NamedTuple):
@@ -378,41 +382,57 @@ def _tick(m: Machines, s: Scenario, w: _World) -> None:
 
 @compiled
 def _decide(m: Machines, s: Scenario, w: _World, rule: Rule, o: Outcome) -> None:
-    """Place what waits and finds room, in the rule's order."""
+    """Place what waits and finds room, in the rule's order; what finds none at the start of a pass waits for some."""
     _unblock(m, s, w)
+    mask_n = np.zeros(len(w.is_visible_n), np.bool_)
+    scores_n = np.zeros(len(w.is_visible_n), np.float32)
+    while True:
+        chosen = _in_order(s, w, rule)[:LOOKED_AT]
+        if len(chosen) == 0:
+            return
+        is_open = np.zeros(len(chosen), np.bool_)
+        for i in range(len(chosen)):
+            is_open[i] = _mask(m, s, w, chosen[i], mask_n) > 0
+            if not is_open[i]:
+                w.is_blocked_q[_row(w, chosen[i])] = True
+        for t in chosen[is_open]:
+            if _mask(m, s, w, t, mask_n) > 0:
+                at = _row(w, t)
+                attempt = w.attempt_q[at]
+                node = _choose(m, s, w, rule, t, attempt, mask_n, scores_n)
+                _place(m, s, w, o, t, attempt, node, at)
+
+
+@compiled
+def _row(w: _World, t: int) -> int:
+    """Where the task stands in the queue."""
+    at = 0
+    while w.queue_q[at] != t:
+        at += 1
+    return at
+
+
+@compiled
+def _in_order(s: Scenario, w: _World, rule: Rule) -> np.ndarray:
+    """The tasks that may find room: by priority, urgency, arrival."""
     count = 0
     open_q = np.empty(w.counts[QUEUED], np.int64)
     for at in range(w.counts[QUEUED]):
         if not w.is_blocked_q[at]:
-            open_q[count] = at
+            open_q[count] = w.queue_q[at]
             count += 1
-    if count == 0:
-        return
-    if count > 1:
-        urgency = np.empty(count)
-        for i in range(count):
-            urgency[i] = -_urgency(s, w, rule, w.queue_q[open_q[i]])
-        order = np.argsort(urgency, kind="mergesort")
-        priority = np.empty(count, np.int64)
-        for i in range(count):
-            priority[i] = -s.priority_t[w.queue_q[open_q[order[i]]]]
-        if priority.min() != priority.max():
-            order = order[np.argsort(priority, kind="mergesort")]
-        chosen = w.queue_q[open_q[order]]
-    else:
-        chosen = w.queue_q[open_q[:1]].copy()
-    mask_n = np.zeros(len(w.is_visible_n), np.bool_)
-    scores_n = np.zeros(len(w.is_visible_n), np.float32)
-    for t in chosen:
-        at = 0
-        while w.queue_q[at] != t:
-            at += 1
-        if _mask(m, s, w, t, mask_n) == 0:
-            w.is_blocked_q[at] = True
-            continue
-        attempt = w.attempt_q[at]
-        node = _choose(m, s, w, rule, t, attempt, mask_n, scores_n)
-        _place(m, s, w, o, t, attempt, node, at)
+    tasks = open_q[:count]
+    if count < 2:
+        return tasks
+    urgency = np.empty(count)
+    priority = np.empty(count, np.int64)
+    for i in range(count):
+        urgency[i] = -_urgency(s, w, rule, tasks[i])
+        priority[i] = -s.priority_t[tasks[i]]
+    order = np.argsort(urgency, kind="mergesort")
+    if priority.min() != priority.max():
+        order = order[np.argsort(priority[order], kind="mergesort")]
+    return tasks[order]
 
 
 @compiled
@@ -519,17 +539,39 @@ def _choose(
     for node in range(len(mask_n)):
         if mask_n[node] and scores_n[node] > best:
             best = float(scores_n[node])
+    drawn = s.draw_tk[t, attempt % s.draw_tk.shape[1]]
+    if rule.temperature > 0:
+        return _softly(mask_n, scores_n, best, rule.temperature, drawn)
     least = np.float32(best - 1e-6 * max(1.0, abs(best)))
     equal = 0
     for node in range(len(mask_n)):
         equal += mask_n[node] and scores_n[node] >= least
-    nth = int(s.draw_tk[t, attempt % s.draw_tk.shape[1]] * equal)
+    nth = int(drawn * equal)
     for node in range(len(mask_n)):
         if mask_n[node] and scores_n[node] >= least:
             if nth == 0:
                 return node
             nth -= 1
     return NOBODY
+
+
+@compiled
+def _softly(mask_n: np.ndarray, scores_n: np.ndarray, best: float, temperature: float, drawn: float) -> int:
+    """The node that is drawn from the softmax over the scores."""
+    total = 0.0
+    for node in range(len(mask_n)):
+        if mask_n[node]:
+            total += math.exp((scores_n[node] - best) / temperature)
+    reach, last = drawn * total, NOBODY
+    for node in range(len(mask_n)):
+        if mask_n[node]:
+            weight = math.exp((scores_n[node] - best) / temperature)
+            if weight > 0:
+                last = node
+            reach -= weight
+            if reach < 0 and weight > 0:
+                return node
+    return last
 
 
 @compiled
@@ -662,8 +704,8 @@ def _learnt(m: Machines, s: Scenario, w: _World, rule: Rule, t: int, mask_n: np.
     for e in range(s.parent_at_t[t], s.parent_at_t[t + 1]):
         input_bytes += s.bytes_e[e]
     urgent = s.rank_t[t] / max(w.path_w[s.workflow_t[t]], 1e-6)
-    feature_2 = np.empty((2, nodes))
-    best_finish, best_worth, most_hours = 0.0, 0.0, 0.0
+    feature_3 = np.empty((3, nodes))
+    best_finish, best_worth, best_crowded, most_hours = 0.0, 0.0, 0.0, 0.0
     for node in range(nodes):
         if mask_n[node]:
             finish = _finish(m, s, w, t, node)
@@ -671,14 +713,19 @@ def _learnt(m: Machines, s: Scenario, w: _World, rule: Rule, t: int, mask_n: np.
             worth = np.inf
             for r in range(3 if takes_gpu else 2):
                 worth = min(worth, inverse_3[r] * (m.capacity_nr[node, r] * m.speed_n[node] / price))
-            feature_2[0, node], feature_2[1, node] = finish, worth
+            full = (m.used_nr[node, CPU] + s.request_tr[t, CPU]) / m.capacity_nr[node, CPU]
+            slowed = max(1.0, 1 + SLOWED - SLOWED / (1 - CROWDED) * (1 - full))
+            run = np.float32(s.runtime_t[t]) * np.float32(1 / m.speed_n[node])
+            crowded = 1 / (finish + (slowed - 1) * run + 1e-6)
+            feature_3[0, node], feature_3[1, node], feature_3[2, node] = finish, worth, crowded
+            best_crowded = max(best_crowded, crowded)
             best_finish = max(best_finish, 1 / (finish + 1e-6))
             best_worth = max(best_worth, worth)
             most_hours = max(most_hours, m.price_n[node] * finish)
     p = rule.weight_p
     for node in range(nodes):
         if mask_n[node]:
-            finish, worth = feature_2[0, node], feature_2[1, node]
+            finish, worth = feature_3[0, node], feature_3[1, node]
             cpu = 1 - (m.used_nr[node, CPU] + s.request_tr[t, CPU]) / m.capacity_nr[node, CPU]
             memory = 1 - (m.used_nr[node, MEMORY] + s.request_tr[t, MEMORY]) / m.capacity_nr[node, MEMORY]
             free = min(cpu, memory)
@@ -696,8 +743,9 @@ def _learnt(m: Machines, s: Scenario, w: _World, rule: Rule, t: int, mask_n: np.
                 + p[5] * (1.0 if m.capacity_nr[node, GPU] > 0 and not takes_gpu else 0.0)
                 + p[6] * w.failure_n[node]
                 + p[9] * early * urgent
-                + p[10] * m.price_n[node] * max(0.0, finish - left_s) / (most_hours + 1e-30)
-                + p[11] * (1.0 if m.held_n[node] == 0 else 0.0)
+                + p[10] * feature_3[2, node] / (best_crowded + 1e-30)
+                + p[11] * m.price_n[node] * max(0.0, finish - left_s) / (most_hours + 1e-30)
+                + p[12] * (1.0 if m.held_n[node] == 0 else 0.0)
             )
             if input_bytes > 0:
                 transfer = _transfer(m, s, w, t, node)

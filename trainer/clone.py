@@ -24,6 +24,7 @@ from policy.weight_set import WeightSet, write_weights
 from schemas.errors import InvalidConfiguration
 from schemas.records import NodeSpec, WorkflowSubmitted
 from trainer.export import Origin, exported
+from trainer.intervals import interval
 from trainer.moments import Memory
 from trainer.workloads import WorkloadSettings, example_nodes, random_workload
 
@@ -222,15 +223,10 @@ def evaluated(weights: WeightSet, settings: CloneSettings, teacher: Policy, repo
             ratios[policy.name].append(_play(settings, EVALUATION, at, policy) / base_s)
     figures = dict(weights.manifest.evaluation)
     for name, values in ratios.items():
-        mean, margin = _interval(values)
+        mean, margin = interval(values)
         figures |= {f"turnaround_{name}_over_{teacher.name}": mean, f"turnaround_{name}_margin": margin}
         report(f"turnaround of {name}: {mean:.3f} ± {margin:.3f} times that of {teacher.name}, {len(values)} episodes")
     return WeightSet(replace(weights.manifest, evaluation=figures), weights.files)
-
-
-def _interval(values: Sequence[float]) -> tuple[float, float]:
-    """The mean, and half of its 95 % interval."""
-    return float(np.mean(values)), 1.96 * float(np.std(values, ddof=1)) / len(values) ** 0.5
 
 
 def _play(settings: CloneSettings, purpose: int, at: int, policy: Policy) -> float:

@@ -6,7 +6,7 @@ numba's own cache looks at the file of the compiled function only; a change in w
 from __future__ import annotations
 
 import hashlib
-import inspect
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,13 +20,23 @@ from schemas.cache import cache_folder
 Compilable = TypeVar("Compilable", bound=Callable[..., Any])
 
 
+SOURCES = (
+    "policy/physics.py",
+    "policy/decide.py",
+    "policy/features.py",
+    "policy/state.py",
+    "policy/windows.py",
+    "trainer/arena.py",
+)
+"""Files that hold compiled functions, or constants of theirs."""
+
+
 def _digest() -> str:
-    folder = Path(__file__).parent
-    sources = [*sorted(folder.glob("*.py")), Path(inspect.getfile(physics))]
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+    top = Path(__file__).parents[1]
+    return hashlib.sha256(b"".join((top / name).read_bytes() for name in SOURCES)).hexdigest()[:16]
 
 
-numba.config.CACHE_DIR = str(cache_folder() / "compiled" / _digest())
+numba.config.CACHE_DIR = str(cache_folder(os.environ) / "compiled" / _digest())
 for _function in physics.COMPILABLE:
     register_jitable(_function)
 

@@ -11,9 +11,10 @@ from policy import workflows
 from policy.arbiter import draw
 from policy.physics import Machines
 from policy.resources import RESOURCES
+from policy.reward import SLA_S, Run
 from policy.simulator import SimulatorSettings, chances, machines_of
 from schemas.records import NodeSpec, WorkflowClass, WorkflowSubmitted
-from trainer.arena import Outcome, Rule, Scenario, play
+from trainer.arena import BEGIN, END, LOAD, SCRAPS, SPREAD, Outcome, Rule, Scenario, play
 
 DRAWN = 4
 CLASSES = tuple(WorkflowClass)
@@ -41,6 +42,25 @@ class Played:
     outcome: Outcome
     machines: Machines
     placements: int
+
+    def measured(self) -> Run:
+        """What is measured of it."""
+        s, outcome = self.course.scenario, self.outcome
+        workflows = len(s.arrival_ms_w)
+        finished_w = outcome.finish_ms_w >= 0
+        turnaround_s_w = np.where(finished_w, (outcome.finish_ms_w - s.arrival_ms_w) / 1000, np.inf)
+        is_punctual_t = (outcome.wait_ms_t >= 0) & (outcome.wait_ms_t <= 1000 * SLA_S)
+        tasks_w = np.diff(s.first_w)
+        sums = outcome.sums
+        passed_ms = max(1.0, sums[END] - sums[BEGIN])
+        return Run(
+            s.class_w,
+            turnaround_s_w,
+            np.bincount(s.workflow_t, self.machines.cost_a[: len(s.workflow_t)], workflows),
+            np.bincount(s.workflow_t, is_punctual_t, workflows) / tasks_w,
+            sums[SCRAPS] / passed_ms,
+            sums[SPREAD] / max(sums[LOAD], 1e-9),
+        )
 
 
 def run(course: Course, rule: Rule, log: int = 0) -> Played:

@@ -43,8 +43,8 @@ from tests.builders import (
 from tests.lives import Life
 from tests.whole_state import whole
 
-GOLDEN = Path(__file__).with_name("snapshot-1.bin")
-"""What version 1 wrote of `a_little_of_everything`."""
+GOLDEN = Path(__file__).with_name("snapshot-2.bin")
+"""What version 2 wrote of `a_little_of_everything`."""
 DEFAULT = StateSettings()
 FORGETFUL = StateSettings(remembered_ids=2, max_attempts=4, max_rollbacks=1)
 Answer = TypeVar("Answer")
@@ -346,8 +346,8 @@ def test_objects_of_python_are_never_loaded():
         load(FRAME.pack(MAGIC, VERSION, zlib.crc32(body)) + body, DEFAULT)
 
 
-def test_what_version_1_wrote_can_still_be_read():
-    assert VERSION == 1, "record what the new version writes beside this file"
+def test_what_version_2_wrote_can_still_be_read():
+    assert VERSION == 2, "record what the new version writes beside this file"
 
     loaded = load(GOLDEN.read_bytes(), DEFAULT)
 

@@ -1,0 +1,96 @@
+"""What policies are measured on: named sets of scenarios that training never sees."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import get_context
+from typing import Any, TypeVar
+
+import numpy as np
+
+from policy.simulator import SimulatorSettings
+from policy.windows import STEP_MS
+from trainer.scenarios import Course, course_of
+from trainer.workloads import WorkloadSettings, example_nodes, random_workload
+
+START_MS = 1_700_000_000_000 // STEP_MS * STEP_MS
+TRAINING, EVALUATION, REFERENCE = range(3)
+"""What a stream of random numbers is for; scenarios of one never appear in another."""
+POOL = "simulated"
+CLUSTER = SimulatorSettings(
+    runtime_noise=0.35,
+    transfer_noise=0.3,
+    failure_rate=0.02,
+    node_losses_per_hour=0.05,
+    slow_spells_per_hour=0.1,
+    crowding=0.4,
+)
+"""Noise, crowding and slow spells that no policy is told of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """One row of a suite: nodes and load, of which every seed makes another scenario."""
+
+    name: str
+    nodes: int = 16
+    workload: WorkloadSettings
+    cluster: SimulatorSettings = CLUSTER
+
+    def course(self, purpose: int, seed: int) -> Course:
+        """The scenario of this seed."""
+        rng = np.random.default_rng((purpose, seed))
+        specs = example_nodes(self.nodes)
+        workflows = random_workload(rng, specs, self.workload, POOL, START_MS)
+        return course_of(specs, workflows, replace(self.cluster, seed=int(rng.integers(2**31))), START_MS, rng)
+
+
+def _setup(name: str, load: float, nodes: int = 16, workflows: int = 120, **cluster: float) -> Setup:
+    workload = WorkloadSettings(workflows=workflows, tasks=(5, 50), load=load)
+    return Setup(name=name, nodes=nodes, workload=workload, cluster=replace(CLUSTER, **cluster))
+
+
+STANDARD = (
+    _setup("load 0.7", 0.7),
+    _setup("load 0.9", 0.9),
+    Setup(name="large DAGs", workload=WorkloadSettings(workflows=60, tasks=(30, 100), load=0.8)),
+    _setup("64 nodes", 0.8, nodes=64, workflows=480),
+    _setup("no failures", 0.9, failure_rate=0.0, node_losses_per_hour=0.0),
+    _setup("3 x failures", 0.9, failure_rate=0.06, node_losses_per_hour=0.15),
+)
+SUITES: Mapping[str, Sequence[Setup]] = {"standard": STANDARD, "quick": STANDARD[:2]}
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+class Workers:
+    """Processes that share out independent work. One worker: this process."""
+
+    def __init__(self, count: int | None = None) -> None:
+        self.count = count or len(os.sched_getaffinity(0))
+        self._pool = ProcessPoolExecutor(self.count, mp_context=get_context("fork")) if self.count > 1 else None
+
+    def map(self, work: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
+        """The answers, in the order of the items."""
+        return map(work, items) if self._pool is None else self._pool.map(work, items)
+
+    def close(self) -> None:
+        """End the processes."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def courses(workers: Workers, setup: Setup, purpose: int, seeds: Iterable[int]) -> list[Course]:
+    """The scenarios of these seeds."""
+    return list(workers.map(partial(setup.course, purpose), seeds))
