@@ -138,6 +138,7 @@ def _drawn(
     """The same kind of chance, all at once."""
     normal_2tk = rng.standard_normal((2, *shape))
     fails_tk = rng.random(shape) < cluster.failure_rate
+    fails_tk[fails_tk.all(axis=1), -1] = False  # they repeat: such a task would fail for ever
     noise = cluster.runtime_noise, cluster.transfer_noise
     run_tk, transfer_tk = (np.exp(s * n - s * s / 2) for s, n in zip(noise, normal_2tk, strict=True))
     run_tk = np.where(fails_tk, run_tk * rng.random(shape), run_tk)

@@ -116,6 +116,16 @@ def test_every_workflow_ends_and_nothing_is_paid_twice():
     assert 0 < measured.sla_w.mean() <= 1
 
 
+def test_no_task_fails_for_ever():
+    specs, workflows, settings = work(seed=7, nodes=6)
+    unlucky = replace(settings.cluster, failure_rate=0.8)
+    course = course_of(specs, workflows, unlucky, settings.start_ms, np.random.default_rng(7))
+
+    measured = run(course, HEURISTIC_RULES["srpt"]).measured()
+
+    assert np.isfinite(measured.turnaround_s_w).all()
+
+
 def test_a_course_can_be_played_again():
     specs, workflows, settings = work(seed=6, nodes=6)
     course = course_of(specs, workflows, settings.cluster, settings.start_ms, np.random.default_rng(6))
