@@ -8,11 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from policy.resources import MILLI
+from policy.reward import SLA_S
 from policy.trace import Attempt, Trace
 from schemas.records import NodeSpec
-
-SLA_S = 300.0
-"""A task should start within this time of becoming ready."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from trainer.arena import Rule
 from trainer.intervals import interval
 from trainer.rules import HEURISTIC_RULES
 from trainer.scenarios import CLASSES, run
-from trainer.suite import EVALUATION, REFERENCE, STANDARD, SUITES, Setup, Workers
+from trainer.suite import EVALUATION, REFERENCE, STANDARD, SUITES, Setup, Workers, courses
 
 USUAL = "kube_default"
 """Whose runs make the reward's baseline, and with whom everybody is compared."""
@@ -87,8 +87,7 @@ def evaluate(settings: EvaluationSettings, others: Mapping[str, Rule], report: C
     rules = {**HEURISTIC_RULES, **others}
     figures: dict[str, dict[str, list[Figures]]] = {}
     with Workers(settings.processes) as workers:
-        reference = list(workers.map(partial(_reference, STANDARD[0]), range(8)))
-        usual = baseline(reference, len(CLASSES))
+        usual = usual_baseline(workers)
         for setup in SUITES[settings.suite]:
             seeds = range(settings.first_seed, settings.first_seed + settings.seeds)
             rows = list(workers.map(partial(_play, setup, rules, usual), seeds))
@@ -97,8 +96,10 @@ def evaluate(settings: EvaluationSettings, others: Mapping[str, Rule], report: C
     return Report(settings, figures)
 
 
-def _reference(setup: Setup, seed: int) -> Run:
-    return run(setup.course(REFERENCE, seed), HEURISTIC_RULES[USUAL]).measured()
+def usual_baseline(workers: Workers) -> Baseline:
+    """What is usual under the cluster's own scheduler, at load 0.7."""
+    reference = courses(workers, STANDARD[0], REFERENCE, range(8))
+    return baseline([run(course, HEURISTIC_RULES[USUAL]).measured() for course in reference], len(CLASSES))
 
 
 def _play(setup: Setup, rules: Mapping[str, Rule], usual: Baseline, seed: int) -> dict[str, Figures]:

@@ -18,20 +18,19 @@ import torch
 
 from policy.features import ORDER_FEATURES, PAIR_FEATURES
 from policy.network import ActorCritic
-from policy.reward import Baseline, baseline, reward
+from policy.reward import Baseline, reward
 from policy.weight_set import write_weights
 from schemas.errors import InvalidConfiguration
 from trainer.arena import PAIRS, Rule
 from trainer.clone import one_thread
+from trainer.evaluate import USUAL, usual_baseline
 from trainer.export import Origin, exported
 from trainer.intervals import interval
 from trainer.rules import HEURISTIC_RULES, linear
-from trainer.scenarios import CLASSES, Course, run
-from trainer.suite import EVALUATION, REFERENCE, STANDARD, TRAINING, Workers, courses
+from trainer.scenarios import Course, run
+from trainer.suite import EVALUATION, STANDARD, TRAINING, Workers, courses
 from trainer.workloads import WorkloadSettings
 
-USUAL = "kube_default"
-"""Whose runs make the baseline."""
 START = {"crowded_finish": 6.0, "extra_cost": -2.0, "gpu_unneeded": -2.0}
 START_ORDER = {"remaining_path": -2.0}
 WISHES = 6.0
@@ -103,17 +102,11 @@ def find(settings: SearchSettings, report: Report) -> tuple[np.ndarray, Baseline
     """The best weights [PAIRS + ORDERS], and the baseline of the reward that they were searched by."""
     started = time.monotonic()
     with Workers(settings.processes) as workers:
-        reference = [run(course, HEURISTIC_RULES[USUAL]).measured() for course in _reference(workers)]
-        usual = baseline(reference, len(CLASSES))
+        usual = usual_baseline(workers)
         pool = _pool(workers, settings)
     report(f"{len(pool)} scenarios, {time.monotonic() - started:.0f} s")
     _POOL[:], _USUAL[:] = pool, [usual]
     return _search(settings, report), usual
-
-
-def _reference(workers: Workers) -> list[Course]:
-    """What the baseline is measured on."""
-    return courses(workers, STANDARD[0], REFERENCE, range(8))
 
 
 def _pool(workers: Workers, settings: SearchSettings) -> list[Course]:

@@ -12,15 +12,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from policy.episode import POOL, EpisodeSettings
 from policy.simulator import SimulatorSettings
-from policy.windows import STEP_MS
 from trainer.scenarios import Course, course_of
 from trainer.workloads import WorkloadSettings, example_nodes, random_workload
 
-START_MS = 1_700_000_000_000 // STEP_MS * STEP_MS
+START_MS = EpisodeSettings().start_ms
 TRAINING, EVALUATION, REFERENCE = range(3)
 """What a stream of random numbers is for; scenarios of one never appear in another."""
-POOL = "simulated"
 CLUSTER = SimulatorSettings(
     runtime_noise=0.35,
     transfer_noise=0.3,
