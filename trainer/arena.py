@@ -18,7 +18,7 @@ from policy.features import CROWDED, SLOWED
 from policy.physics import FAILED, FINISHED, FREE, LOST, NOW, PLANNED, STARTED, Machines
 from policy.state import FAILURE_WEIGHT, StateSettings
 from policy.windows import STEP_MS
-from trainer.compiled import compiled
+from trainer.compiled import by_reference, compiled
 
 CPU, MEMORY, GPU, GPU_MEMORY = range(4)
 NOBODY = -1
@@ -140,12 +140,19 @@ class _World(NamedTuple):
 
 QUEUED, LIVE, PLACEMENTS, FREED = range(4)
 
+_machines, _scenario, _rule, _outcome, _world = map(by_reference, (Machines, Scenario, Rule, Outcome, _World))
+
 
 @compiled
-def play(m: Machines, s: Scenario, rule: Rule, o: Outcome) -> int:
-    """Play until every workflow is over; returns the placements. `m` are fresh machines with a place for each task."""
+def play(machines: Machines, scenario: Scenario, rule: Rule, outcome: Outcome) -> int:
+    """Play until every workflow is over; returns the placements. The machines are fresh, with a place for each task."""
+    return _play(_machines(*machines), _scenario(*scenario), _rule(*rule), _outcome(*outcome))
+
+
+@compiled
+def _play(m: Machines, s: Scenario, rule: Rule, o: Outcome) -> int:
     tasks, workflows, nodes = len(s.workflow_t), len(s.arrival_ms_w), len(m.is_up_n)
-    w = _World(
+    w = _world(
         s.parent_at_t[1:] - s.parent_at_t[:-1],
         np.full(tasks, -1),
         np.full(tasks, -1),

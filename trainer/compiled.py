@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+from numba.core import types
+from numba.experimental import structref
 from numba.extending import register_jitable
 
 from policy import physics
@@ -45,3 +47,15 @@ def compiled(function: Compilable) -> Compilable:
     """The function, compiled when it is first called."""
     made: Compilable = numba.njit(cache=True, error_model="numpy", nogil=True)(function)
     return made
+
+
+def by_reference(tuple_class: Any) -> Any:
+    """In compiled code, `by_reference(T)(*t)` is the named tuple `t`, its arrays the same, handed on as one pointer.
+
+    A named tuple itself is handed on array by array, with every call.
+    """
+    reference = structref.register(type(tuple_class.__name__, (types.StructRef,), {}))
+    maker = type(f"{tuple_class.__name__}Maker", (), {})
+    structref.define_constructor(maker, reference, tuple_class._fields)
+    structref.define_attributes(reference)
+    return maker
