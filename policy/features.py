@@ -102,7 +102,7 @@ ORDER_FEATURES = (
 )
 """By which the tasks of one priority are ordered."""
 
-FORMULAS = 1
+FORMULAS = 2
 """Grows when a formula changes while the names stay."""
 
 
@@ -113,8 +113,8 @@ def fingerprint(*names: tuple[str, ...]) -> str:
 
 SCHEMA = fingerprint(WINDOW_FEATURES, NODE_FEATURES, GRAPH_FEATURES, TASK_FEATURES, POOL_FEATURES, PAIR_FEATURES)
 
-CROWDED = 0.6
-"""Share of a node's cpu above which its tasks are expected to slow each other down,"""
+CROWDED = 0.5
+"""Share of a node's cpu above which those that hold it are expected to slow down who comes,"""
 SLOWED = 0.4
 """and by how much where the cpu is full."""
 WAIT_UNIT_MS = 300_000

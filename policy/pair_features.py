@@ -12,8 +12,8 @@ from policy.nodes import NodeTable
 from policy.observation import Observation
 from policy.wishes import has_wishes, wishes
 
-ROOMY = 0.4
-"""Share of a node that should stay free: below it, its tasks may slow each other down."""
+ROOMY = 1 - CROWDED
+"""Share of a node that should stay free: below it, whoever comes next may be slowed down."""
 CHEAPEST = 0.01
 """A node's price is at least this share of the dearest one's, so that free nodes still compare by speed."""
 PATH_LEAST_S = 1e-6
@@ -61,7 +61,7 @@ def pair_features(seen: Observation, free_3n: np.ndarray, space: Workspace) -> n
     takes_gpu = _rows([row for row, task in enumerate(seen.tasks) if task.request[GPU]], len(seen.tasks))
     _room(seen, request_3b1, takes_gpu, free_3n, scratch_2bn, pair_bpn)
     _cost(seen, request_3b1, takes_gpu, feasible_bn, scratch_2bn, pair_bpn)
-    _time(seen, request_3b1, free_3n, feasible_bn, scratch_2bn, pair_bpn)
+    _time(seen, free_3n, feasible_bn, scratch_2bn, pair_bpn)
     _hold(seen, feasible_bn, scratch_2bn, pair_bpn)
     _place(seen, takes_gpu, pair_bpn)
     return pair_bpn
@@ -118,21 +118,14 @@ def _cost(
 
 def _time(
     seen: Observation,
-    request_3b1: np.ndarray,
     free_3n: np.ndarray,
     feasible_bn: np.ndarray,
     scratch_2bn: np.ndarray,
     pair_bpn: np.ndarray,
 ) -> None:
     inverse_bn, spare_bn = scratch_2bn
-    nodes = seen.state.nodes
-    # 1 + SLOWED * what the cpu share with the task is above CROWDED, of what it can be
-    slowed_bn = np.multiply(request_3b1[CPU], nodes.derived(inverse_capacity)[CPU], out=inverse_bn)
-    slowed_bn -= free_3n[CPU]
-    slowed_bn *= np.float32(SLOWED / (1 - CROWDED))
-    slowed_bn += np.float32(1 + SLOWED)
-    np.maximum(slowed_bn, nodes.derived(ones), out=slowed_bn)
-    slowed_bn *= seen.run_bn
+    slowed_n = 1 + SLOWED / (1 - CROWDED) * np.maximum(0, 1 - CROWDED - free_3n[CPU])
+    slowed_bn = np.multiply(seen.run_bn, slowed_n.astype(np.float32), out=inverse_bn)
     if seen.input_b.any():
         slowed_bn += seen.transfer_bn
     slowed_bn += SMALL
@@ -202,11 +195,6 @@ def has_gpu(nodes: NodeTable) -> np.ndarray:
 def price(nodes: NodeTable) -> np.ndarray:
     """[N] float32, per hour."""
     return nodes.price_n.astype(np.float32)
-
-
-def ones(nodes: NodeTable) -> np.ndarray:
-    """[N] float32."""
-    return np.ones(len(nodes), np.float32)
 
 
 def zeros(nodes: NodeTable) -> np.ndarray:

@@ -26,8 +26,8 @@ NOTHING, STARTED, FINISHED, FAILED, LOST, REPAIRED = range(6)
 NOW, PLANNED, ORDER = range(3)
 """Counters: the time of the newest event; events to come; events ever planned."""
 
-CROWDED = 0.6
-"""Share of a node's cpu above which its tasks slow each other down."""
+CROWDED = 0.5
+"""Share of a node's cpu above which those that hold it slow down who comes."""
 
 
 class Machines(NamedTuple):
@@ -54,7 +54,7 @@ class Machines(NamedTuple):
     slow_factor: np.ndarray
     """[1] how many times as long"""
     crowding: np.ndarray
-    """[1] how much longer attempts take on a node whose cpu is full, against one that is CROWDED at most"""
+    """[1] how much longer attempts take where others hold all other cpu, against a node that is CROWDED at most"""
     request_ar: np.ndarray
     """[A, R] int64, what the place's task takes"""
     node_a: np.ndarray
@@ -167,10 +167,10 @@ def log_normal(normal: float, sigma: float) -> float:
 
 
 def run_ms(m: Machines, place: int, node: int, runtime_s: float, chance: float) -> int:
-    """What the place's attempt would take on the node now, its own load included."""
+    """What the place's attempt, which is not there yet, would take on the node."""
     factor = chance / m.speed_n[node]
-    full = (m.used_nr[node, CPU] + m.request_ar[place, CPU]) / m.capacity_nr[node, CPU]
-    factor *= 1.0 + m.crowding[0] * max(0.0, full - CROWDED) / (1.0 - CROWDED)
+    others = m.used_nr[node, CPU] / m.capacity_nr[node, CPU]
+    factor *= 1.0 + m.crowding[0] * max(0.0, others - CROWDED) / (1.0 - CROWDED)
     now_ms = m.counters[NOW]
     for k in range(m.slow_ms_nk.shape[1]):
         if m.slow_ms_nk[node, k, 0] <= now_ms < m.slow_ms_nk[node, k, 1]:

@@ -15,7 +15,9 @@ import numpy as np
 from policy import physics
 from policy.decide import LOOKED_AT
 from policy.features import CROWDED, SLOWED
+from policy.pair_features import ROOMY
 from policy.physics import FAILED, FINISHED, FREE, LOST, NOW, PLANNED, STARTED, Machines
+from policy.reward import SLA_S
 from policy.state import FAILURE_WEIGHT, StateSettings
 from policy.windows import STEP_MS
 from trainer.compiled import by_reference, compiled
@@ -23,7 +25,7 @@ from trainer.compiled import by_reference, compiled
 CPU, MEMORY, GPU, GPU_MEMORY = range(4)
 NOBODY = -1
 LONGEST_MS = 30 * 24 * 3600 * 1000
-SLA_MS = 300_000
+SLA_MS = int(1000 * SLA_S)
 _SETTINGS = StateSettings()
 ROLLBACK_FACTOR = _SETTINGS.rollback_factor
 MAX_ROLLBACKS = _SETTINGS.max_rollbacks
@@ -36,6 +38,8 @@ PAIRS = 13
 """Pair features: those of policy.features.PAIR_FEATURES, in their order, but for the wishes, which are 0 here."""
 ORDERS = 7
 """Order features: those of policy.features.ORDER_FEATURES."""
+CHANGING = 7
+"""Features that change of a task and its pool: those of policy.features.TASK_FEATURES and POOL_FEATURES."""
 
 
 class Scenario(NamedTuple):
@@ -80,6 +84,13 @@ class Rule(NamedTuple):
     """[ORDERS] of LEARNT_ORDER"""
     temperature: float
     """Of the softmax over the scores; 0 takes the best node, ties by the draw."""
+    hidden_th: np.ndarray
+    """[T, H] float32: of each task of the scenario, what its fixed features bring to the H hidden units of the scoring
+    head, their bias included; H = 0: the weights are the same for all tasks"""
+    changing_ch: np.ndarray
+    """[CHANGING, H] float32, into the hidden units"""
+    mix_hp: np.ndarray
+    """[H, PAIRS] float32: what each hidden unit adds to the weights of the pair features"""
 
 
 class Outcome(NamedTuple):
@@ -135,12 +146,25 @@ class _World(NamedTuple):
     scraps_n: np.ndarray
     totals: np.ndarray
     """Sum of share_n, sum of its squares, sum of scraps_n."""
+    chosen_q: np.ndarray
+    """The tasks of the pass that is under way, in their order."""
+    mask_n: np.ndarray
+    score_n: np.ndarray
+    pair_pn: np.ndarray
+    weight_p: np.ndarray
+    changing_c: np.ndarray
     counts: np.ndarray
 
 
-QUEUED, LIVE, PLACEMENTS, FREED = range(4)
+QUEUED, LIVE, PLACEMENTS, FREED, ARRIVED, TICK, BEFORE, LOOKED, CHOSEN, CURSOR = range(10)
+"""Counts: waiting tasks; workflows that are not over; placements; nodes with more room; workflows that have come; times
+of the next sample and of the last event, ms; attempts that the pass looked at, those that may be placed, the next one."""
 
-_machines, _scenario, _rule, _outcome, _world = map(by_reference, (Machines, Scenario, Rule, Outcome, _World))
+_machines = by_reference(Machines, __name__)
+_scenario = by_reference(Scenario, __name__)
+_rule = by_reference(Rule, __name__)
+_outcome = by_reference(Outcome, __name__)
+_world = by_reference(_World, __name__)
 
 
 @compiled
@@ -151,6 +175,17 @@ def play(machines: Machines, scenario: Scenario, rule: Rule, outcome: Outcome) -
 
 @compiled
 def _play(m: Machines, s: Scenario, rule: Rule, o: Outcome) -> int:
+    w = _begin(m, s)
+    while True:
+        t = _next(m, s, w, rule, o)
+        if t == NOBODY:
+            return w.counts[PLACEMENTS]
+        _place(m, s, w, o, t, _choose(m, s, w, rule, t))
+
+
+@compiled
+def _begin(m: Machines, s: Scenario) -> _World:
+    """Everything as it is before anything comes."""
     tasks, workflows, nodes = len(s.workflow_t), len(s.arrival_ms_w), len(m.is_up_n)
     w = _world(
         s.parent_at_t[1:] - s.parent_at_t[:-1],
@@ -180,37 +215,67 @@ def _play(m: Machines, s: Scenario, rule: Rule, o: Outcome) -> int:
         np.zeros(nodes),
         np.zeros(nodes),
         np.zeros(3),
-        np.zeros(4, np.int64),
+        np.zeros(LOOKED_AT, np.int64),
+        np.zeros(nodes, np.bool_),
+        np.zeros(nodes, np.float32),
+        np.zeros((PAIRS, nodes)),
+        np.zeros(PAIRS),
+        np.zeros(CHANGING),
+        np.zeros(10, np.int64),
     )
     m.request_ar[:tasks] = s.request_tr
     for node in range(nodes):
         w.scraps_n[node] = _scraps(m, node)
         w.totals[2] += w.scraps_n[node]
-    arrived, tick_ms, before_ms = 0, s.start_ms, s.start_ms
-    while arrived < workflows or w.counts[LIVE] > 0:
-        now_ms = tick_ms
-        if m.counters[PLANNED] > 0:
-            now_ms = min(now_ms, m.at_ms_s[m.heap_s[0]])
-        if arrived < workflows:
-            now_ms = min(now_ms, s.arrival_ms_w[arrived])
-        if now_ms > s.start_ms + LONGEST_MS:
-            break
-        _measure(m, w, o, now_ms - before_ms)
-        before_ms = now_ms
-        while m.counters[PLANNED] > 0 and m.at_ms_s[m.heap_s[0]] <= now_ms:
-            what, index = physics.happen(m)
-            _fold(m, s, w, o, what, index)
-        m.counters[NOW] = now_ms
-        if now_ms >= tick_ms:
-            _tick(m, s, w)
-            tick_ms += STEP_MS
-        while arrived < workflows and s.arrival_ms_w[arrived] <= now_ms:
-            _arrive(s, w, arrived, now_ms)
-            arrived += 1
-        if w.counts[QUEUED] > 0:
-            _decide(m, s, w, rule, o)
-    o.sums[PLACED], o.sums[BEGIN], o.sums[END] = w.counts[PLACEMENTS], s.start_ms, before_ms
-    return w.counts[PLACEMENTS]
+    w.counts[TICK], w.counts[BEFORE] = s.start_ms, s.start_ms
+    return w
+
+
+@compiled
+def _next(m: Machines, s: Scenario, w: _World, rule: Rule, o: Outcome) -> int:
+    """Play on to the next decision; returns the task, for which `mask_n` then holds, or NOBODY when all is over."""
+    while True:
+        while w.counts[CURSOR] < w.counts[CHOSEN]:
+            t = w.chosen_q[w.counts[CURSOR]]
+            w.counts[CURSOR] += 1
+            if _mask(m, s, w, t) > 0:
+                return t
+        if w.counts[LOOKED] == 0:
+            if not _go_on(m, s, w, o):
+                return NOBODY
+            _unblock(m, s, w)
+        _look(m, s, w, rule)
+
+
+@compiled
+def _go_on(m: Machines, s: Scenario, w: _World, o: Outcome) -> bool:
+    """Let what is next happen; returns False when nothing is left to happen."""
+    arrived, workflows = w.counts[ARRIVED], len(s.arrival_ms_w)
+    if arrived == workflows and w.counts[LIVE] == 0:
+        o.sums[PLACED], o.sums[BEGIN], o.sums[END] = w.counts[PLACEMENTS], s.start_ms, w.counts[BEFORE]
+        return False
+    now_ms = w.counts[TICK]
+    if m.counters[PLANNED] > 0:
+        now_ms = min(now_ms, m.at_ms_s[m.heap_s[0]])
+    if arrived < workflows:
+        now_ms = min(now_ms, s.arrival_ms_w[arrived])
+    if now_ms > s.start_ms + LONGEST_MS:
+        o.sums[PLACED], o.sums[BEGIN], o.sums[END] = w.counts[PLACEMENTS], s.start_ms, w.counts[BEFORE]
+        return False
+    _measure(m, w, o, now_ms - w.counts[BEFORE])
+    w.counts[BEFORE] = now_ms
+    while m.counters[PLANNED] > 0 and m.at_ms_s[m.heap_s[0]] <= now_ms:
+        what, index = physics.happen(m)
+        _fold(m, s, w, o, what, index)
+    m.counters[NOW] = now_ms
+    if now_ms >= w.counts[TICK]:
+        _tick(m, s, w)
+        w.counts[TICK] += STEP_MS
+    while arrived < workflows and s.arrival_ms_w[arrived] <= now_ms:
+        _arrive(s, w, arrived, now_ms)
+        arrived += 1
+    w.counts[ARRIVED] = arrived
+    return True
 
 
 @compiled
@@ -388,26 +453,18 @@ def _tick(m: Machines, s: Scenario, w: _World) -> None:
 
 
 @compiled
-def _decide(m: Machines, s: Scenario, w: _World, rule: Rule, o: Outcome) -> None:
-    """Place what waits and finds room, in the rule's order; what finds none at the start of a pass waits for some."""
-    _unblock(m, s, w)
-    mask_n = np.zeros(len(w.is_visible_n), np.bool_)
-    scores_n = np.zeros(len(w.is_visible_n), np.float32)
-    while True:
-        chosen = _in_order(s, w, rule)[:LOOKED_AT]
-        if len(chosen) == 0:
-            return
-        is_open = np.zeros(len(chosen), np.bool_)
-        for i in range(len(chosen)):
-            is_open[i] = _mask(m, s, w, chosen[i], mask_n) > 0
-            if not is_open[i]:
-                w.is_blocked_q[_row(w, chosen[i])] = True
-        for t in chosen[is_open]:
-            if _mask(m, s, w, t, mask_n) > 0:
-                at = _row(w, t)
-                attempt = w.attempt_q[at]
-                node = _choose(m, s, w, rule, t, attempt, mask_n, scores_n)
-                _place(m, s, w, o, t, attempt, node, at)
+def _look(m: Machines, s: Scenario, w: _World, rule: Rule) -> None:
+    """Begin a pass over what waits and may find room, in the rule's order; what finds none now waits for some."""
+    waiting = _in_order(s, w, rule)[:LOOKED_AT]
+    w.counts[LOOKED], w.counts[CURSOR] = len(waiting), 0
+    chosen = 0
+    for t in waiting:
+        if _mask(m, s, w, t) > 0:
+            w.chosen_q[chosen] = t
+            chosen += 1
+        else:
+            w.is_blocked_q[_row(w, t)] = True
+    w.counts[CHOSEN] = chosen
 
 
 @compiled
@@ -468,9 +525,10 @@ def _may_take(m: Machines, s: Scenario, t: int, node: int) -> bool:
 
 
 @compiled
-def _mask(m: Machines, s: Scenario, w: _World, t: int, mask_n: np.ndarray) -> int:
+def _mask(m: Machines, s: Scenario, w: _World, t: int) -> int:
     """Which nodes may take the task now; returns how many."""
     count = 0
+    mask_n = w.mask_n
     for node in range(len(mask_n)):
         may = w.is_visible_n[node] and node != w.excluded_t[t] and _may_take(m, s, t, node)
         mask_n[node] = may
@@ -504,17 +562,9 @@ def _urgency(s: Scenario, w: _World, rule: Rule, t: int) -> float:
 
 
 @compiled
-def _choose(
-    m: Machines,
-    s: Scenario,
-    w: _World,
-    rule: Rule,
-    t: int,
-    attempt: int,
-    mask_n: np.ndarray,
-    scores_n: np.ndarray,
-) -> int:
+def _choose(m: Machines, s: Scenario, w: _World, rule: Rule, t: int) -> int:
     """The node of the best score; of equal ones the one that is drawn."""
+    mask_n, scores_n = w.mask_n, w.score_n
     if rule.score == ANY:
         scores_n[:] = 0
     elif rule.score == IN_TURN:
@@ -524,7 +574,7 @@ def _choose(
     elif rule.score == CHEAPEST:
         _cheapest(m, s, w, t, mask_n, scores_n)
     elif rule.score == LEARNT:
-        _learnt(m, s, w, rule, t, mask_n, scores_n)
+        _learnt(m, s, w, rule, t)
     else:
         slowest = np.float32(0)
         if rule.score == SPARING_FINISH:
@@ -546,7 +596,7 @@ def _choose(
     for node in range(len(mask_n)):
         if mask_n[node] and scores_n[node] > best:
             best = float(scores_n[node])
-    drawn = s.draw_tk[t, attempt % s.draw_tk.shape[1]]
+    drawn = s.draw_tk[t, w.ready_t[t] % s.draw_tk.shape[1]]
     if rule.temperature > 0:
         return _softly(mask_n, scores_n, best, rule.temperature, drawn)
     least = np.float32(best - 1e-6 * max(1.0, abs(best)))
@@ -696,14 +746,56 @@ def _price(m: Machines, s: Scenario, t: int, node: int) -> float:
 
 
 @compiled
-def _learnt(m: Machines, s: Scenario, w: _World, rule: Rule, t: int, mask_n: np.ndarray, scores_n: np.ndarray) -> None:
-    """The pair features of policy.pair_features, weighted."""
+def _learnt(m: Machines, s: Scenario, w: _World, rule: Rule, t: int) -> None:
+    """The pair features, weighted as the scoring head weighs them for this task."""
+    _pairs(m, s, w, t)
+    weight_p = w.weight_p
+    weight_p[:] = rule.weight_p
+    hidden = rule.mix_hp.shape[0]
+    if hidden > 0:
+        _changing(m, s, w, t)
+        for h in range(hidden):
+            value = float(rule.hidden_th[t, h])
+            for c in range(CHANGING):
+                value += w.changing_c[c] * rule.changing_ch[c, h]
+            if value > 0:
+                for p in range(PAIRS):
+                    weight_p[p] += value * rule.mix_hp[h, p]
+    for node in range(len(w.mask_n)):
+        if w.mask_n[node]:
+            score = 0.0
+            for p in range(PAIRS):
+                score += weight_p[p] * w.pair_pn[p, node]
+            w.score_n[node] = score
+
+
+@compiled
+def _changing(m: Machines, s: Scenario, w: _World, t: int) -> None:
+    """What changes of the task and its pool, as policy.features has it."""
+    workflow, c = s.workflow_t[t], w.changing_c
+    c[0] = math.log1p(max(0.0, w.path_w[workflow])) / 5
+    c[1] = math.log1p(max(0.0, w.work_w[workflow])) / 8
+    c[2] = math.log1p(w.ready_t[t])
+    for r in range(3):
+        free, count = 0.0, 0
+        for node in range(len(w.is_visible_n)):
+            has = m.capacity_nr[node, r]
+            if has > 0 and w.is_visible_n[node]:
+                free += 1.0 - m.used_nr[node, r] / has
+                count += 1
+        c[3 + r] = free / max(1, count)
+    c[6] = math.log1p(w.counts[QUEUED]) / 4
+
+
+@compiled
+def _pairs(m: Machines, s: Scenario, w: _World, t: int) -> None:
+    """The pair features of the feasible nodes, as policy.pair_features has them."""
     now_ms = m.counters[NOW]
+    mask_n, pair_pn = w.mask_n, w.pair_pn
     nodes = len(mask_n)
     takes_gpu = s.request_tr[t, GPU] > 0
-    inverse_3 = np.empty(3)
-    for r in range(3):
-        inverse_3[r] = 1 / (s.request_tr[t, r] + 1e-6)
+    inverse_cpu, inverse_memory = 1 / (s.request_tr[t, CPU] + 1e-6), 1 / (s.request_tr[t, MEMORY] + 1e-6)
+    inverse_gpu = 1 / (s.request_tr[t, GPU] + 1e-6)
     dearest = 0.0
     for node in range(nodes):
         dearest = max(dearest, m.price_n[node])
@@ -711,59 +803,60 @@ def _learnt(m: Machines, s: Scenario, w: _World, rule: Rule, t: int, mask_n: np.
     for e in range(s.parent_at_t[t], s.parent_at_t[t + 1]):
         input_bytes += s.bytes_e[e]
     urgent = s.rank_t[t] / max(w.path_w[s.workflow_t[t]], 1e-6)
-    feature_3 = np.empty((3, nodes))
     best_finish, best_worth, best_crowded, most_hours = 0.0, 0.0, 0.0, 0.0
     for node in range(nodes):
         if mask_n[node]:
             finish = _finish(m, s, w, t, node)
             price = max(m.price_n[node] / dearest, 0.01) if dearest > 0 else 1.0
-            worth = np.inf
-            for r in range(3 if takes_gpu else 2):
-                worth = min(worth, inverse_3[r] * (m.capacity_nr[node, r] * m.speed_n[node] / price))
-            full = (m.used_nr[node, CPU] + s.request_tr[t, CPU]) / m.capacity_nr[node, CPU]
-            slowed = max(1.0, 1 + SLOWED - SLOWED / (1 - CROWDED) * (1 - full))
-            run = np.float32(s.runtime_t[t]) * np.float32(1 / m.speed_n[node])
-            crowded = 1 / (finish + (slowed - 1) * run + 1e-6)
-            feature_3[0, node], feature_3[1, node], feature_3[2, node] = finish, worth, crowded
-            best_crowded = max(best_crowded, crowded)
-            best_finish = max(best_finish, 1 / (finish + 1e-6))
-            best_worth = max(best_worth, worth)
+            worth = min(inverse_cpu * m.capacity_nr[node, CPU], inverse_memory * m.capacity_nr[node, MEMORY])
+            if takes_gpu:
+                worth = min(worth, inverse_gpu * m.capacity_nr[node, GPU])
+            worth *= m.speed_n[node] / price
+            others = m.used_nr[node, CPU] / m.capacity_nr[node, CPU]
+            slowed = SLOWED / (1 - CROWDED) * max(0.0, others - CROWDED)
+            crowded = 1 / (finish + slowed * s.runtime_t[t] / m.speed_n[node] + 1e-6)
+            early = 1 / (finish + 1e-6)
+            pair_pn[0, node], pair_pn[1, node], pair_pn[10, node] = early, worth, crowded
+            best_finish, best_worth, best_crowded = (
+                max(best_finish, early),
+                max(best_worth, worth),
+                max(best_crowded, crowded),
+            )
             most_hours = max(most_hours, m.price_n[node] * finish)
-    p = rule.weight_p
     for node in range(nodes):
         if mask_n[node]:
-            finish, worth = feature_3[0, node], feature_3[1, node]
+            inverse = pair_pn[0, node]
+            finish = 1 / inverse
             cpu = 1 - (m.used_nr[node, CPU] + s.request_tr[t, CPU]) / m.capacity_nr[node, CPU]
             memory = 1 - (m.used_nr[node, MEMORY] + s.request_tr[t, MEMORY]) / m.capacity_nr[node, MEMORY]
             free = min(cpu, memory)
             if takes_gpu:
                 free = min(free, 1 - (m.used_nr[node, GPU] + s.request_tr[t, GPU]) / m.capacity_nr[node, GPU])
-            inverse = 1 / (finish + 1e-6)
-            early = inverse / (best_finish + 1e-30)
             left_s = max(0, w.busy_until_ms_n[node] - now_ms) / 1000 if m.held_n[node] > 0 else 0.0
-            score = (
-                p[0] * early
-                + p[1] * worth / (best_worth + 1e-30)
-                + p[2] * free
-                + p[3] * min(free, 0.4)
-                + p[4] * abs(cpu - memory)
-                + p[5] * (1.0 if m.capacity_nr[node, GPU] > 0 and not takes_gpu else 0.0)
-                + p[6] * w.failure_n[node]
-                + p[9] * early * urgent
-                + p[10] * feature_3[2, node] / (best_crowded + 1e-30)
-                + p[11] * m.price_n[node] * max(0.0, finish - left_s) / (most_hours + 1e-30)
-                + p[12] * (1.0 if m.held_n[node] == 0 else 0.0)
-            )
+            early = inverse / (best_finish + 1e-30)
+            pair_pn[0, node] = early
+            pair_pn[1, node] /= best_worth + 1e-30
+            pair_pn[2, node] = free
+            pair_pn[3, node] = min(free, ROOMY)
+            pair_pn[4, node] = abs(cpu - memory)
+            pair_pn[5, node] = 1.0 if m.capacity_nr[node, GPU] > 0 and not takes_gpu else 0.0
+            pair_pn[6, node] = w.failure_n[node]
+            pair_pn[7, node], pair_pn[8, node] = 0.0, 0.0
             if input_bytes > 0:
                 transfer = _transfer(m, s, w, t, node)
-                local = input_bytes - transfer * m.bandwidth_n[node]
-                score += p[7] * transfer * inverse + p[8] * local / max(input_bytes, 1.0)
-            scores_n[node] = score
+                pair_pn[7, node] = transfer * inverse
+                pair_pn[8, node] = (input_bytes - transfer * m.bandwidth_n[node]) / max(input_bytes, 1.0)
+            pair_pn[9, node] = early * urgent
+            pair_pn[10, node] /= best_crowded + 1e-30
+            pair_pn[11, node] = m.price_n[node] * max(0.0, finish - left_s) / (most_hours + 1e-30)
+            pair_pn[12, node] = 1.0 if m.held_n[node] == 0 else 0.0
 
 
 @compiled
-def _place(m: Machines, s: Scenario, w: _World, o: Outcome, t: int, attempt: int, node: int, at: int) -> None:
-    """The attempt goes to the node; one before it, of the same task, ends."""
+def _place(m: Machines, s: Scenario, w: _World, o: Outcome, t: int, node: int) -> None:
+    """The attempt that waits goes to the node; one before it, of the same task, ends."""
+    at = _row(w, t)
+    attempt = w.attempt_q[at]
     _drop(w, at)
     if m.node_a[t] != FREE:
         before = m.node_a[t]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +27,8 @@ SOURCES = (
     "policy/physics.py",
     "policy/decide.py",
     "policy/features.py",
+    "policy/pair_features.py",
+    "policy/reward.py",
     "policy/state.py",
     "policy/windows.py",
     "trainer/arena.py",
@@ -49,12 +52,14 @@ def compiled(function: Compilable) -> Compilable:
     return made
 
 
-def by_reference(tuple_class: Any) -> Any:
-    """In compiled code, `by_reference(T)(*t)` is the named tuple `t`, its arrays the same, handed on as one pointer.
+def by_reference(tuple_class: Any, module: str) -> Any:
+    """In compiled code, `by_reference(T, __name__)(*t)` is the named tuple `t`, its arrays the same, but one pointer.
 
     A named tuple itself is handed on array by array, with every call.
     """
-    reference = structref.register(type(tuple_class.__name__, (types.StructRef,), {}))
+    name = f"{tuple_class.__name__}Reference"
+    reference = type(name, (types.StructRef,), {"__module__": module})
+    vars(sys.modules[module])[name] = structref.register(reference)  # where the cache finds it again
     maker = type(f"{tuple_class.__name__}Maker", (), {})
     structref.define_constructor(maker, reference, tuple_class._fields)
     structref.define_attributes(reference)

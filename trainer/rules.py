@@ -11,14 +11,17 @@ from policy.features import ORDER_FEATURES, PAIR_FEATURES
 from policy.weight_set import NETWORK, WeightSet
 from schemas.errors import UnusableWeights
 from trainer import arena
-from trainer.arena import ORDERS, PAIRS, Rule
+from trainer.arena import CHANGING, ORDERS, PAIRS, Rule
 
 assert PAIR_FEATURES[PAIRS:] == ("wishes",)
 assert len(ORDER_FEATURES) == ORDERS
 
 
+NO_HIDDEN = (np.zeros((0, 0), np.float32), np.zeros((CHANGING, 0), np.float32), np.zeros((0, PAIRS), np.float32))
+
+
 def _rule(order: int, score: int) -> Rule:
-    return Rule(order, score, np.zeros(PAIRS), np.zeros(ORDERS), 0.0)
+    return Rule(order, score, np.zeros(PAIRS), np.zeros(ORDERS), 0.0, *NO_HIDDEN)
 
 
 HEURISTIC_RULES: Mapping[str, Rule] = {
@@ -39,7 +42,8 @@ HEURISTIC_RULES: Mapping[str, Rule] = {
 
 def linear(weight_p: np.ndarray, weight_k: np.ndarray, temperature: float) -> Rule:
     """A linear score of the pair features, and a linear order."""
-    return Rule(arena.LEARNT_ORDER, arena.LEARNT, weight_p.astype(np.float64), weight_k.astype(np.float64), temperature)
+    weights = weight_p.astype(np.float64), weight_k.astype(np.float64)
+    return Rule(arena.LEARNT_ORDER, arena.LEARNT, *weights, temperature, *NO_HIDDEN)
 
 
 def rule_of(weights: WeightSet, temperature: float) -> Rule:

@@ -134,8 +134,8 @@ def test_a_crowded_node_and_a_slow_spell_make_attempts_longer():
 
     assert physics.run_ms(m, 0, 1, 10.0, 1.0) == 5000
     assert physics.run_ms(m, 0, 0, 10.0, 1.0) == 30_000
-    m.used_nr[1, 0] = 3000  # full with the task
-    assert physics.run_ms(m, 0, 1, 10.0, 1.0) == 7500
+    m.used_nr[1, 0] = 3000  # of 4000: halfway from where neighbours are felt to where they hold all
+    assert physics.run_ms(m, 0, 1, 10.0, 1.0) == 6250
 
 
 def test_room_for_more_places_changes_nothing_that_is_there():
