@@ -39,7 +39,7 @@ $(VENV)/base: $(BIN)/uv $(SOURCES)
 	@touch $@
 
 $(VENV)/full: $(VENV)/base
-	$(INSTALL) --editable '.[train,test]'
+	$(INSTALL) --editable '.[train,cloudsim,test]'
 	@touch $@
 
 clean:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from streams.config import Settings
 
 EXIT_UNFINISHED = 1
+EXIT_DIFFERENT = 1
 EXIT_REFUSED = 2
 
 app = typer.Typer(
@@ -382,15 +383,51 @@ def evaluate(
         out.write_text(as_json(report))
 
 
+@app.command(epilog="Example: headrace second-opinion --seed 7")
+def second_opinion(
+    seed: Annotated[int, typer.Option(help="One seed makes one set of workloads.")] = 0,
+) -> None:
+    """Run the simulator's placements in CloudSim Plus too, and compare the makespans.
+
+    The exit code is 0 where they agree, else 1. The first run on a machine fetches 5 MB.
+    """
+    with _training_packages("cloudsim"):
+        from trainer.cloudsim import start_java
+        from trainer.second_opinion import HEADER, compare, workloads
+    start_java(cloudsim_jars())
+    print(HEADER, flush=True)
+    comparisons = []
+    for workload in workloads(seed):
+        comparisons.append(compare(workload))
+        print(comparisons[-1].line(), flush=True)
+    differing = sum(not comparison.agrees for comparison in comparisons)
+    largest = max(comparison.whole.difference for comparison in comparisons)
+    print(f"{len(comparisons)} workloads, {differing} beyond the tolerance; largest difference {largest:.6%}")
+    if differing:
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+def cloudsim_jars() -> list[Path]:
+    """The jars of CloudSim Plus, fetched where they are missing. Raises NotFetched."""
+    import os
+
+    from schemas.cache import cache_folder
+    from streams import jars
+
+    with _training_packages("cloudsim"):
+        from trainer.cloudsim import JARS
+    return jars.installed(jars.read_list(JARS), cache_folder(os.environ) / "cloudsim", "CloudSim Plus")
+
+
 @contextmanager
-def _training_packages() -> Iterator[None]:
-    """What is imported in the block comes with an extra."""
+def _training_packages(extra: str = "train") -> Iterator[None]:
+    """What is imported in the block comes with this extra."""
     from schemas.errors import InvalidConfiguration
 
     try:
         yield
     except ImportError as error:
-        raise InvalidConfiguration("train", f"needs more packages: {error}", "install headrace[train]") from error
+        raise InvalidConfiguration(extra, f"needs more packages: {error}", f"install headrace[{extra}]") from error
 
 
 def main() -> None:

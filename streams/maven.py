@@ -1,4 +1,4 @@
-"""Maven Central as the source of the embedded broker's jars.
+"""Maven Central as the source of jars.
 
 Apart from the list and its cache, because jgo takes longer to import than a warm broker's digests take to check.
 """
@@ -15,7 +15,7 @@ from jgo.maven import MavenContext
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from streams.kafka_jars import Jar
+from streams.jars import Jar
 
 SILENCE_S = 20  # without a byte, then the attempt has failed
 

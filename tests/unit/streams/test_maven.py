@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streams.kafka_jars import Jar
+from streams.jars import Jar
 from streams.maven import show
 
 

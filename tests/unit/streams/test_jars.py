@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from schemas.errors import BrokerError, InvalidConfiguration
-from streams.kafka_jars import (
+from schemas.errors import BrokerError, InvalidConfiguration, NotFetched
+from streams.jars import (
     ATTEMPTS,
     Fetch,
     Jar,
     damaged_or_missing,
     exclusive,
     install,
-    jar_folder,
-    kafka_version,
+    installed,
     read_list,
 )
+from streams.kafka_install import LIST, installed_kafka, jar_folder, kafka_version
 
 CONTENT = {"one": b"the first jar", "two": b"the second jar"}
 DIGEST = "0123456789abcdef" * 4
@@ -60,14 +60,14 @@ def fill(jars: list[Jar], folder: Path, fetch: Fetch) -> None:
 
 
 def test_the_shipped_list_holds_the_93_jars_of_kafka_4_4() -> None:
-    jars = read_list()
+    jars = read_list(LIST)
 
     assert len(jars) == len({one.file_name for one in jars}) == 93
     assert kafka_version(jars) == "4.4.0"
 
 
 def test_the_shipped_list_lets_the_broker_log() -> None:
-    names = {one.artifact for one in read_list()}
+    names = {one.artifact for one in read_list(LIST)}
 
     assert {"log4j-slf4j-impl", "log4j-core", "slf4j-api"} <= names
 
@@ -128,7 +128,7 @@ def test_a_corrupted_jar_is_fetched_again(tmp_path: Path) -> None:
 def test_a_jar_with_the_wrong_content_never_gets_into_the_cache(tmp_path: Path) -> None:
     fetch, asked = serving({"one": b"something else"})
 
-    with pytest.raises(BrokerError, match="not the file pinned by SHA-256"):
+    with pytest.raises(NotFetched, match="not the file pinned by SHA-256"):
         fill([jar("one")], tmp_path, fetch)
 
     assert asked == ["one"] * ATTEMPTS
@@ -146,12 +146,12 @@ def test_a_fetch_that_fails_once_is_repeated(tmp_path: Path) -> None:
 def test_no_network_names_the_jar_and_the_way_around(tmp_path: Path) -> None:
     fetch = failing(ATTEMPTS, then=serving(CONTENT)[0])
 
-    with pytest.raises(BrokerError) as caught:
+    with pytest.raises(NotFetched) as caught:
         fill([jar("one")], tmp_path, fetch)
 
     assert "org.example:one:1.0" in str(caught.value)
     assert "network is unreachable" in str(caught.value)
-    assert "HEADRACE_KAFKA__BOOTSTRAP_SERVERS" in str(caught.value)
+    assert "connect this machine to the network" in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -182,6 +182,13 @@ def test_what_a_killed_process_left_half_fetched_is_deleted(tmp_path: Path) -> N
     assert left == ["lock"]
 
 
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(NotFetched, match="HEADRACE_CACHE"):
+        installed([jar("one")], tmp_path / "file" / "jars", "one jar")
+
+
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
@@ -197,3 +204,11 @@ def test_the_cache_is_the_users(environ: dict[str, str], expected: str, monkeypa
     folder = jar_folder("4.4.0", environ)
 
     assert folder == Path(expected)
+
+
+def test_a_broker_without_its_jars_names_the_way_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "file"))
+
+    with pytest.raises(BrokerError, match="HEADRACE_KAFKA__BOOTSTRAP_SERVERS"):
+        installed_kafka(256)

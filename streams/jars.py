@@ -1,4 +1,4 @@
-"""The jars of the embedded broker: their pinned list, the folder of the user's cache that holds them."""
+"""Jars of Maven Central: a pinned list of them, and the folder of the user's cache that holds them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from schemas.cache import cache_folder
-from schemas.errors import BrokerError, InvalidConfiguration
+from schemas.errors import InvalidConfiguration, NotFetched
 
-LIST = Path(__file__).with_name("kafka-jars.txt")
 ATTEMPTS = 3  # to fetch one jar
 CONNECTIONS = 8  # at the same time
 PRIVATE = "private-"  # begins the names of folders in the cache that one process works in
@@ -46,7 +44,7 @@ Fetch = Callable[[Jar, Path], None]
 """Puts the jar at this path. OSError, RuntimeError: not to be had now, another attempt may succeed."""
 
 
-def read_list(path: Path = LIST) -> tuple[Jar, ...]:
+def read_list(path: Path) -> tuple[Jar, ...]:
     """The jars of a list with lines `sha256  group:artifact:version`; InvalidConfiguration names a bad line."""
     jars = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
@@ -59,14 +57,31 @@ def read_list(path: Path = LIST) -> tuple[Jar, ...]:
     return tuple(jars)
 
 
-def kafka_version(jars: Sequence[Jar]) -> str:
-    """The version of Kafka that the jars make up."""
-    return next(jar.version for jar in jars if (jar.group, jar.artifact) == ("org.apache.kafka", "kafka-server"))
+def installed(wanted: Sequence[Jar], folder: Path, what: str) -> list[Path]:
+    """The jars in the folder, which is filled first where it must be; NotFetched where it cannot.
+
+    what  they make up, for the line or the bar that is shown while they come
+    """
+    try:
+        if damaged_or_missing(wanted, folder):
+            fill(wanted, folder, what)
+    except OSError as error:
+        raise NotFetched(
+            f"the jars of {what} cannot be kept in {folder}: {error}; name another folder in HEADRACE_CACHE"
+        ) from error
+    return [folder / jar.file_name for jar in wanted]
 
 
-def jar_folder(version: str, environ: Mapping[str, str]) -> Path:
-    """Where the jars of this version of Kafka are kept: below $HEADRACE_CACHE, else in the user's cache directory."""
-    return cache_folder(environ) / f"kafka-{version}"
+def fill(wanted: Sequence[Jar], folder: Path, what: str) -> None:
+    """Fetches the jars that the folder lacks."""
+    # Not at the top: what fetches takes 0.9 s to import, and is needed once on a machine.
+    from streams import maven
+
+    with exclusive(folder):
+        missing = damaged_or_missing(wanted, folder)
+        if missing:  # what another process did not bring while this one waited
+            shown = f"fetching {what} (once): {len(missing)} jars"
+            maven.show(install(missing, folder, maven.fetch), len(missing), shown)
 
 
 def damaged_or_missing(jars: Sequence[Jar], folder: Path) -> list[Jar]:
@@ -88,7 +103,7 @@ def has_digest(path: Path, sha256: str) -> bool:
 def install(jars: Sequence[Jar], folder: Path, fetch: Fetch) -> Iterator[Jar]:
     """Fetches the jars into the folder, each as a whole or not at all; yields each when it is there.
 
-    BrokerError: a jar cannot be fetched, or has another content than the list says.
+    NotFetched: a jar cannot be fetched, or has another content than the list says.
     """
     with ThreadPoolExecutor(CONNECTIONS) as pool:
         installs = [pool.submit(install_one, jar, folder, fetch) for jar in jars]
@@ -114,9 +129,9 @@ def install_one(jar: Jar, folder: Path, fetch: Fetch) -> Jar:
                 os.replace(part, folder / jar.file_name)
                 return jar
             problem = f"what came is not the file pinned by SHA-256 {jar.sha256}"
-    raise BrokerError(
-        f"{jar.coordinates} cannot be fetched from Maven Central ({problem}). The embedded Kafka needs it once, "
-        f"in {folder}: connect this machine to the network, or set HEADRACE_KAFKA__BOOTSTRAP_SERVERS to a running Kafka"
+    raise NotFetched(
+        f"{jar.coordinates} cannot be fetched from Maven Central ({problem}). It is needed once, in {folder}: "
+        "connect this machine to the network"
     )
 
 
