@@ -345,15 +345,31 @@ def train_clone(
 @train_app.command("search")
 def train_search(
     out: Annotated[Path, typer.Option(help="Folder for the weights.")] = Path("weights"),
+    hidden: Annotated[int, typer.Option(help="Hidden units that weigh the features by task; none: linear.")] = 0,
+    start: Annotated[Path | None, typer.Option(help="Linear weights to begin with; none: by hand.")] = None,
     generations: Annotated[int, typer.Option(help="Of the evolution strategy.")] = 120,
+    candidates: Annotated[int, typer.Option(help="Of a generation.")] = 16,
     episodes: Annotated[int, typer.Option(help="That each candidate plays.")] = 8,
     pool: Annotated[int, typer.Option(help="Scenarios of which they are drawn.")] = 96,
+    step: Annotated[float, typer.Option(help="First standard deviation of the weights.")] = 2.0,
     seed: Annotated[int, typer.Option(help="One seed makes one set of weights.")] = 0,
 ) -> None:
-    """Search the weights of a linear policy on whole episodes, and write them (for policy.weights)."""
+    """Search the weights of a policy on whole episodes, and write them (for policy.weights)."""
     with _training_packages():
         from trainer.search import SearchSettings, search
-    search(SearchSettings(out=out, generations=generations, episodes=episodes, pool=pool, seed=seed))
+    search(
+        SearchSettings(
+            out=out,
+            hidden=hidden,
+            start=start,
+            generations=generations,
+            candidates=candidates,
+            episodes=episodes,
+            pool=pool,
+            step=step,
+            seed=seed,
+        )
+    )
 
 
 @app.command(epilog="Example: headrace evaluate --suite quick --seeds 8")

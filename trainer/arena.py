@@ -157,8 +157,8 @@ class _World(NamedTuple):
 
 
 QUEUED, LIVE, PLACEMENTS, FREED, ARRIVED, TICK, BEFORE, LOOKED, CHOSEN, CURSOR = range(10)
-"""Counts: waiting tasks; workflows that are not over; placements; nodes with more room; workflows that have come; times
-of the next sample and of the last event, ms; attempts that the pass looked at, those that may be placed, the next one."""
+"""Counts: waiting tasks; workflows that are not over; placements; nodes with more room; workflows that have come; when
+the next sample is due and when the last event was, ms; how many attempts the pass looked at, has chosen, has done."""
 
 _machines = by_reference(Machines, __name__)
 _scenario = by_reference(Scenario, __name__)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from policy import workflows
 from policy.arbiter import draw
+from policy.features import Graphs, graphs
 from policy.physics import Machines
 from policy.resources import RESOURCES
 from policy.reward import SLA_S, Run
@@ -32,6 +34,15 @@ class Course:
     def machines(self) -> Machines:
         """The nodes as they are at the beginning."""
         return machines_of(self.specs, self.cluster, self.scenario.start_ms, len(self.scenario.workflow_t))
+
+    @cached_property
+    def graphs(self) -> Graphs:
+        """The workflows side by side, as the DAG encoder takes them."""
+        return graphs([workflows.from_record(record, record.event_time_ms).tasks for record in self.workflows])
+
+
+RuleOf = Callable[[Course], Rule]
+"""How a policy decides that looks at more of a course than the arena keeps."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +74,9 @@ class Played:
         )
 
 
-def run(course: Course, rule: Rule, log: int = 0) -> Played:
+def run(course: Course, rule: Rule | RuleOf, log: int = 0) -> Played:
     """Play the course by the rule; `log`: placements that are kept."""
+    rule = rule if isinstance(rule, Rule) else rule(course)
     machines = course.machines()
     outcome = Outcome(
         np.full(len(course.workflows), -1),

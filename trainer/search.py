@@ -1,40 +1,41 @@
-"""Whole-episode search: CMA-ES over the weights of a linear score and of the tasks' order.
+"""Whole-episode search: CMA-ES over the weights of a policy.
 
-Every candidate of a generation plays the same episodes, so chance is the same for all of them. What comes out is the
-bar for everything learnt later, the fallback where it fails, and the network that it starts from.
+Of a linear score and the tasks' order first: the bar for everything learnt later, the fallback where it fails, and what
+the network starts from; then of hidden units that weigh the pair features by task. Every candidate of a generation
+plays the same episodes, so chance is the same for all of them.
 """
 
 from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import cma
 import numpy as np
-import torch
 
 from policy.features import ORDER_FEATURES, PAIR_FEATURES
-from policy.network import ActorCritic
+from policy.network import HIDDEN
 from policy.reward import Baseline, reward
-from policy.weight_set import write_weights
+from policy.weight_set import read_weights, write_weights
 from schemas.errors import InvalidConfiguration
-from trainer.arena import PAIRS, Rule
-from trainer.clone import one_thread
+from trainer.arena import ORDERS, PAIRS, Rule
 from trainer.evaluate import USUAL, usual_baseline
 from trainer.export import Origin, exported
 from trainer.intervals import interval
-from trainer.rules import HEURISTIC_RULES, linear
-from trainer.scenarios import Course, run
+from trainer.residual import Residual
+from trainer.rules import HEURISTIC_RULES, rule_of
+from trainer.scenarios import Course, RuleOf, run
 from trainer.suite import EVALUATION, STANDARD, TRAINING, Workers, courses
 from trainer.workloads import WorkloadSettings
 
 START = {"crowded_finish": 6.0, "extra_cost": -2.0, "gpu_unneeded": -2.0}
 START_ORDER = {"remaining_path": -2.0}
-WISHES = 6.0
-"""Weight of the soft wishes, which no training workload has."""
+BEGINNING = 9
+"""What the random numbers of the first hidden units are for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +56,11 @@ class SearchSettings:
     temperature: float = 0.3
     """As served."""
     step: float = 2.0
-    """First standard deviation of the weights."""
+    """First standard deviation of the weights, in their units."""
+    hidden: int = 0
+    """Hidden units; none: a linear policy."""
+    start: Path | None = None
+    """Weights to begin with, in a folder; None: by hand."""
     seed: int = 0
     processes: int | None = None
     """None: one for each processor."""
@@ -66,15 +71,19 @@ class SearchSettings:
                 raise InvalidConfiguration(
                     f"search.{name}", f"{getattr(self, name)} is too small", f"give {least} or more"
                 )
+        if not 0 <= self.hidden <= HIDDEN:
+            raise InvalidConfiguration("search.hidden", f"{self.hidden} is out of range", f"give 0 to {HIDDEN}")
         if self.episodes > self.pool:
             raise InvalidConfiguration("search.episodes", "are more than the pool has", f"give {self.pool} at most")
 
     @property
     def command(self) -> str:
         """The command that makes these weights again."""
+        start = f" --hidden {self.hidden}" if self.hidden else ""
+        start += f" --start {self.start}" if self.start else ""
         return (
-            f"headrace train search --generations {self.generations} --episodes {self.episodes} --pool {self.pool} "
-            f"--seed {self.seed}"
+            f"headrace train search --generations {self.generations} --candidates {self.candidates} "
+            f"--episodes {self.episodes} --pool {self.pool} --step {self.step:g} --seed {self.seed}{start}"
         )
 
 
@@ -88,18 +97,22 @@ _USUAL: list[Baseline] = []
 def search(settings: SearchSettings, report: Report = print) -> Path:
     """Find weights, compare them with the heuristics on fresh scenarios, and write them; returns their folder."""
     started = time.monotonic()
+    before = None if settings.start is None else read_weights(settings.start)
     best, usual = find(settings, report)
-    weight_p, weight_k = best[:PAIRS], best[PAIRS:]
-    evaluation = compare(settings, linear(weight_p, weight_k, settings.temperature), usual, report)
-    order = dict(zip(ORDER_FEATURES, map(float, weight_k), strict=True))
-    origin = Origin(settings.command, settings.seed, evaluation=evaluation, order=order)
-    write_weights(exported(as_network(weight_p, settings.seed), origin), settings.out)
+    rivals = {name: HEURISTIC_RULES[name] for name in (USUAL, "srcp_spare_gpu")}
+    if before is not None:
+        rivals["its start"] = rule_of(before, settings.temperature)
+    evaluation = compare(settings, partial(best.rule, temperature=settings.temperature), rivals, usual, report)
+    order = dict(zip(ORDER_FEATURES, map(float, best.weight_k), strict=True))
+    parent = None if before is None else before.manifest.version
+    origin = Origin(settings.command, settings.seed, parent, evaluation, order)
+    write_weights(exported(best.network(settings.seed), origin), settings.out)
     report(f"{settings.out}: {time.monotonic() - started:.0f} s")
     return settings.out
 
 
-def find(settings: SearchSettings, report: Report) -> tuple[np.ndarray, Baseline]:
-    """The best weights [PAIRS + ORDERS], and the baseline of the reward that they were searched by."""
+def find(settings: SearchSettings, report: Report) -> tuple[Residual, Baseline]:
+    """The best policy, and the baseline of the reward that it was searched by."""
     started = time.monotonic()
     with Workers(settings.processes) as workers:
         usual = usual_baseline(workers)
@@ -123,12 +136,13 @@ def _training_course(what: tuple[int, int, float, int]) -> Course:
     return replace(STANDARD[0], nodes=nodes, workload=workload).course(TRAINING, 100_000 * seed + at)
 
 
-def _search(settings: SearchSettings, report: Report) -> np.ndarray:
-    """The mean of the last generation's distribution [PAIRS + ORDERS]."""
+def _search(settings: SearchSettings, report: Report) -> Residual:
+    """The mean of the last generation's distribution."""
     rng = np.random.default_rng((settings.seed, TRAINING))
-    begin = [START.get(name, 0.0) for name in PAIR_FEATURES[:PAIRS]] + [START_ORDER.get(n, 0.0) for n in ORDER_FEATURES]
+    begin, unit = _begin(settings)
     options = {"popsize": settings.candidates, "seed": settings.seed + 1, "verbose": -9}
-    strategy, first = cma.CMAEvolutionStrategy(begin, settings.step, options), 0
+    options |= {"CMA_diagonal": True} if settings.hidden else {}  # too many weights for all their covariances
+    strategy, first = cma.CMAEvolutionStrategy(begin / unit, settings.step, options), 0
     checkpoint = Checkpoint(settings)
     if (saved := checkpoint.read()) is not None:
         strategy, rng, first = saved
@@ -139,7 +153,8 @@ def _search(settings: SearchSettings, report: Report) -> np.ndarray:
         for generation in range(first, settings.generations):
             chosen = rng.choice(settings.pool, settings.episodes, replace=False).tolist()
             candidates = strategy.ask()
-            work = [(np.array(candidate), chosen, settings.temperature) for candidate in candidates]
+            policies = [Residual.from_vector(candidate * unit, settings.hidden) for candidate in candidates]
+            work = [(policy, chosen, settings.temperature) for policy in policies]
             found = list(workers.map(_worth, work))
             strategy.tell(candidates, [-worth for worth in found])
             if generation % 10 == 9 or generation == settings.generations - 1:
@@ -152,7 +167,32 @@ def _search(settings: SearchSettings, report: Report) -> np.ndarray:
                     f"step {strategy.sigma:.2f}, {passed:.0f} s, {left:.0f} s left"
                 )
     checkpoint.remove()
-    return np.array(strategy.result.xfavorite)
+    return Residual.from_vector(strategy.result.xfavorite * unit, settings.hidden)
+
+
+def _begin(settings: SearchSettings) -> tuple[np.ndarray, np.ndarray]:
+    """The first weights, and the unit in which each of them varies."""
+    if settings.start is None:
+        weight_p = np.array([START.get(name, 0.0) for name in PAIR_FEATURES[:PAIRS]])
+        weight_k = np.array([START_ORDER.get(name, 0.0) for name in ORDER_FEATURES])
+    else:
+        start = rule_of(read_weights(settings.start), settings.temperature)
+        if not isinstance(start, Rule):
+            raise InvalidConfiguration("search.start", f"{settings.start} is not linear", "give linear weights")
+        weight_p, weight_k = start.weight_p, start.weight_k
+    rng = np.random.default_rng((settings.seed, BEGINNING))
+    begin = Residual.linear(weight_p, weight_k, settings.hidden, rng)
+    if not settings.hidden:
+        return begin.vector(), np.ones(PAIRS + ORDERS)
+    unit = Residual(
+        1 + np.abs(weight_p) / 10,
+        1 + np.abs(weight_k) / 10,
+        np.full_like(begin.fixed_fh, 0.1),
+        np.full_like(begin.changing_ch, 0.1),
+        np.full_like(begin.bias_h, 0.1),
+        np.full_like(begin.mix_hp, 1.0),
+    )
+    return begin.vector(), unit.vector()
 
 
 class Checkpoint:
@@ -188,34 +228,30 @@ class Checkpoint:
         self.path.unlink(missing_ok=True)
 
 
-def _worth(what: tuple[np.ndarray, Sequence[int], float]) -> float:
+def _worth(what: tuple[Residual, Sequence[int], float]) -> float:
     """The mean reward of a candidate over these scenarios."""
     candidate, chosen, temperature = what
-    rule = linear(candidate[:PAIRS], candidate[PAIRS:], temperature)
-    return float(np.mean([reward(run(_POOL[at], rule).measured(), _USUAL[0]) for at in chosen]))
+    played = [run(_POOL[at], candidate.rule(_POOL[at], temperature)) for at in chosen]
+    return float(np.mean([reward(one.measured(), _USUAL[0]) for one in played]))
 
 
-def compare(settings: SearchSettings, rule: Rule, usual: Baseline, report: Report) -> dict[str, float]:
-    """How much better than the heuristics' best the rule is on scenarios that it has not seen, with 95 % intervals."""
+def compare(
+    settings: SearchSettings,
+    rule: RuleOf,
+    rivals: Mapping[str, Rule | RuleOf],
+    usual: Baseline,
+    report: Report,
+) -> dict[str, float]:
+    """How much better than its rivals the rule is on scenarios that it has not seen, with 95 % intervals."""
     figures: dict[str, float] = {}
     with Workers(settings.processes) as workers:
         for setup in STANDARD[:2]:
             fresh = courses(workers, setup, EVALUATION, range(settings.checked))
             runs = [run(course, rule).measured() for course in fresh]
-            for name in (USUAL, "srcp_spare_gpu"):
-                rivals = [run(course, HEURISTIC_RULES[name]).measured() for course in fresh]
-                gains = [reward(a, usual) - reward(b, usual) for a, b in zip(runs, rivals, strict=True)]
+            for name, rival in rivals.items():
+                others = [run(course, rival).measured() for course in fresh]
+                gains = [reward(a, usual) - reward(b, usual) for a, b in zip(runs, others, strict=True)]
                 key = f"{setup.name}, reward over {name}"
                 figures[key], figures[f"{key}, margin"] = interval(gains)
                 report(f"{key}: {figures[key]:+.4f} ± {figures[f'{key}, margin']:.4f}")
     return figures
-
-
-def as_network(weight_p: np.ndarray, seed: int) -> ActorCritic:
-    """The network that scores as these weights do: all else in it has no say yet."""
-    with one_thread():
-        torch.manual_seed(seed)
-        network = ActorCritic()
-    with torch.no_grad():
-        network.head.weight.bias.copy_(torch.tensor([*weight_p, WISHES], dtype=torch.float32))
-    return network

@@ -17,9 +17,9 @@ from policy.simulator import SimulatorSettings
 from schemas.records import NodeSpec, WorkflowSubmitted
 from trainer.arena import ORDERS, PAIRS, Rule
 from trainer.export import Origin, exported
+from trainer.residual import Residual
 from trainer.rules import HEURISTIC_RULES, linear, rule_of
 from trainer.scenarios import Course, course_of, run
-from trainer.search import as_network
 from trainer.workloads import WorkloadSettings, example_nodes, random_workload
 
 ATTEMPTS = 12
@@ -87,12 +87,13 @@ def test_the_cluster_s_own_scheduler_places_the_same_where_it_looks_at_a_sample_
     assert placed == by_the_core(specs, workflows, settings, HEURISTICS["kube_default"])
 
 
-@pytest.mark.parametrize(("seed", "temperature"), [(3, 0.3), (4, 0.0)])
-def test_linear_weights_place_as_the_actor_that_serves_them(seed, temperature):
+@pytest.mark.parametrize(("seed", "temperature", "hidden"), [(3, 0.3, 0), (4, 0.0, 0), (5, 0.3, 6)])
+def test_weights_place_as_the_actor_that_serves_them(seed, temperature, hidden):
     rng = np.random.default_rng(seed)
     weight_p, weight_k = 2 * rng.normal(size=PAIRS), rng.normal(size=ORDERS)
     order = dict(zip(ORDER_FEATURES, weight_k.tolist(), strict=True))
-    weights = exported(as_network(weight_p, seed), Origin("test", seed, order=order))
+    policy = replace(Residual.linear(weight_p, weight_k, hidden, rng), mix_hp=rng.normal(size=(hidden, PAIRS)))
+    weights = exported(policy.network(seed), Origin("test", seed, order=order))
     actor = Actor(weights, ActorSettings(device="cpu", temperature=temperature)).policy()
     specs, workflows, settings = work(seed, nodes=12)
     course = course_of(specs, workflows, settings.cluster, settings.start_ms, drawn=ATTEMPTS)
