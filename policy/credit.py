@@ -19,7 +19,7 @@ from policy.ledger import AttemptKey
 from policy.resources import Request, dominant_share
 from policy.reward import SLA_S, RewardWeights, changed
 from policy.state import LONGEST_S, State, StateSettings
-from policy.usual import TURNAROUND, Usual
+from policy.usual import Usual
 from policy.workflows import TaskState, Workflow
 from schemas.records import (
     METRICS,
@@ -56,6 +56,8 @@ class _Flow:
     is_open: bool
     begin_ms: int
     """When its first task became ready."""
+    path_s: float
+    """Its critical path: predicted run times on nodes of speed 1."""
     ready_ms: dict[tuple[str, int], int] = field(default_factory=dict)
     """Task and attempt -> when it became ready, of those that are not placed yet."""
     ended: list[Reward] = field(default_factory=list)
@@ -133,7 +135,7 @@ class Credits:
             return []
         flow = self._flows.get(record.workflow_id)
         if flow is None:
-            flow = _Flow(workflow.workflow_class, workflow.is_open, record.event_time_ms)
+            flow = _Flow(workflow.workflow_class, workflow.is_open, record.event_time_ms, workflow.path_s)
             self._flows[record.workflow_id] = flow
         flow.ready_ms.setdefault((record.task_id, record.attempt), record.event_time_ms)
         if task.request[GPU]:
@@ -211,6 +213,7 @@ class Credits:
             signed(self.weights),
             (),
             (0.0, 0.0, 0.0),
+            path_s=flow.path_s,
             wait_s=wait_s,
             stranded_gpu=self._stranded_gpu(),
             policy=record.policy,
@@ -277,10 +280,10 @@ class Credits:
     def _valued(self, reward: Reward, costs: tuple[float, ...]) -> Reward:
         """The reward with the terms that depend on what is usual now, and their sum."""
         found, now_ms = reward.workflow_class, reward.event_time_ms
-        turnaround_p95_s, usual_of = self._usual.p95(found, TURNAROUND, now_ms)
+        turnaround_p95_s, usual_of = self._usual.turnaround_p95_s(found, reward.path_s, now_ms)
         costs_p95 = tuple(
-            cost if (usual := self._usual.p95(found, kind, now_ms)[0]) is None else usual
-            for kind, cost in enumerate(costs, TURNAROUND + 1)
+            cost if (usual := self._usual.cost_p95(found, kind, now_ms)) is None else usual
+            for kind, cost in enumerate(costs)
         )
         terms = (makespan_term(reward.turnaround_s, turnaround_p95_s), *cost_terms(costs, costs_p95), *reward.terms[4:])
         contributions = tuple(weight * term for weight, term in zip(reward.weights, terms, strict=True))
@@ -320,12 +323,12 @@ class Credits:
             return False
         ended, usual = STAGES.index(Stage.ENDED), self._usual
         if before < ended <= stage and reward.end == EventKind.FINISHED:
-            for kind, cost in enumerate(reward.costs, TURNAROUND + 1):
+            for kind, cost in enumerate(reward.costs):
                 if cost > 0:
-                    usual.add(reward.workflow_class, kind, cost, reward.event_time_ms)
+                    usual.add_cost(reward.workflow_class, kind, cost, reward.event_time_ms)
         of_workflow = (reward.workflow_id,)
         if reward.stage == Stage.SETTLED and reward.turnaround_s is not None and of_workflow not in self._told:
-            usual.add(reward.workflow_class, TURNAROUND, reward.turnaround_s, reward.event_time_ms)
+            usual.add_workflow(reward.workflow_class, reward.turnaround_s, reward.path_s, reward.event_time_ms)
             self._remember(of_workflow, 0)
         self._remember(key, stage)
         return True

@@ -344,7 +344,8 @@ class Reward:
     contributions: tuple[float, ...]  # weight * term
     costs: tuple[float, ...]  # of the attempt: cpu, gpu, storage; in the currency of the nodes' prices
     turnaround_s: float | None = None  # of the workflow; None: it can never finish
-    turnaround_p95_s: float | None = None  # what is usual for the class; None: nothing is known yet
+    path_s: float = 0.0  # of the workflow: its critical path of predicted run times
+    turnaround_p95_s: float | None = None  # what is usual for its class and path; None: nothing is known yet
     costs_p95: tuple[float, ...] = ()  # the same for the costs
     usual_of: int = 0  # workflows that finished in the last 7 days, on which `turnaround_p95_s` rests
     wait_s: float | None = None  # from ready to started, at first to placed; None: it never started
