@@ -13,9 +13,14 @@ from hypothesis import strategies as st
 from policy.billing import CostSettings
 from policy.constraints import Constraints
 from policy.credit import NEW_WEIGHTS, STAGES, Credits
+from policy.episode import POOL as EPISODE_POOL
+from policy.episode import Episode, EpisodeSettings
+from policy.heuristics import HEURISTICS
 from policy.percentiles import ERROR
 from policy.reward import RewardWeights
+from policy.simulator import SimulatorSettings
 from policy.state import State
+from policy.trace import Trace
 from policy.usual import LEAST_VALUES
 from schemas.errors import InvalidConfiguration
 from schemas.records import (
@@ -44,6 +49,7 @@ from tests.builders import (
     some_metrics,
 )
 from tests.lives import Life
+from trainer.workloads import WorkloadSettings, example_nodes, random_workload
 
 PRICE = 3.6
 """Per hour: 0.001 a second."""
@@ -346,3 +352,34 @@ def test_a_redelivered_past_counts_once():
     assert folded(credits, *course, *course) == []
     assert replace(folded(credits, *a_course("w1", 100.0))[-1], workflow_id="w0").usual_of == 1
     assert len(told) == 5
+
+
+class Recorded(Trace):
+    """A trace that keeps its records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[object] = []
+
+    def apply(self, record: object) -> None:
+        super().apply(record)
+        self.records.append(record)
+
+
+def test_costs_are_what_the_simulated_cluster_bills_with_failures_and_lost_nodes():
+    specs, chance = example_nodes(8), SimulatorSettings(failure_rate=0.1, node_losses_per_hour=10.0)
+    start_ms = EpisodeSettings().start_ms
+    work = random_workload(np.random.default_rng(3), specs, WorkloadSettings(workflows=8), EPISODE_POOL, start_ms)
+    episode = Episode(specs, work, HEURISTICS["srcp"], EpisodeSettings(cluster=chance))
+    episode.trace = Recorded()
+    samples = replace(some_metrics(*specs), pool=EPISODE_POOL, event_time_ms=start_ms)
+
+    records = episode.run().records
+    told = folded(Credits(EPISODE_POOL), samples, *records)
+
+    placed = [r for r in told if r.stage == Stage.PLACED]
+    over = {(r.workflow_id, r.task_id, r.attempt): r for r in told if r.stage != Stage.PLACED}
+    assert len(over) == len(placed) > 50
+    assert {r.end for r in over.values()} >= {FINISHED, FAILED, EventKind.NODE_LOST}
+    billed = float(episode._cluster._machines.cost_a.sum())
+    assert sum(r.costs[0] + r.costs[1] for r in over.values()) == pytest.approx(billed, rel=1e-9)
