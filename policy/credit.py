@@ -286,7 +286,8 @@ class Credits:
             for kind, cost in enumerate(costs)
         )
         terms = (makespan_term(reward.turnaround_s, turnaround_p95_s), *cost_terms(costs, costs_p95), *reward.terms[4:])
-        contributions = tuple(weight * term + 0.0 for weight, term in zip(reward.weights, terms, strict=True))  # no -0.0
+        # Adding 0 makes 0 of -0, which people would ask about.
+        contributions = tuple(weight * term + 0.0 for weight, term in zip(reward.weights, terms, strict=True))
         return replace(
             reward,
             reward=math.fsum(contributions),

@@ -159,12 +159,16 @@ class Recorder:
 
     def run(self) -> None:
         """Raises BrokerError."""
-        for _ in self._rewards.recorded():
-            continue
+        self.catch_up()
         while not self._is_stopping.is_set():
             started = time.monotonic()
             self.record()
             self._is_stopping.wait(max(0.0, RECORD_EVERY_S - (time.monotonic() - started)))
+
+    def catch_up(self) -> None:
+        """Learn what is recorded already."""
+        for reward in self._rewards.recorded():
+            self._show(reward)
 
     def record(self) -> int:
         """Publish what is new now; returns how many."""
@@ -173,13 +177,16 @@ class Recorder:
             count += 1
             self._publisher.send(REWARDS, reward.pool, reward)
             metrics.REWARDS.labels(str(reward.stage)).inc()
-            if reward.stage == Stage.SETTLED:
-                self._settled.append(reward)
+            self._show(reward)
         self._publisher.flush()
         if self._settled:
             for name, value in means(self._settled).items():
                 metrics.REWARD_MEAN.labels(name).set(value)
         return count
+
+    def _show(self, reward: Reward) -> None:
+        if reward.stage == Stage.SETTLED:
+            self._settled.append(reward)
 
 
 def means(rewards: Iterable[Reward]) -> Mapping[str, float]:

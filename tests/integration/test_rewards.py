@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from prometheus_client import REGISTRY
 
 import headrace
 from policy.credit import Credits
@@ -17,7 +19,7 @@ from schemas.topics import REWARDS, TopicSettings
 from streams import reward_report
 from streams.client import Client
 from streams.kafka import KafkaSettings, Publisher
-from streams.rewards import Recorder, Rewards, latest
+from streams.rewards import MEAN_OF, Recorder, Rewards, latest
 from streams.watch import Watch
 from tests.cluster_thread import running_cluster
 from tests.command_line import CommandLine
@@ -83,9 +85,9 @@ def record_all(kafka: KafkaSettings, topics: TopicSettings) -> int:
     """A recorder that starts, and looks once."""
     publisher = Publisher(kafka, topics, Codec())
     try:
-        found = rewards(kafka, topics)
-        list(found.recorded())
-        return Recorder(found, publisher).record()
+        recorder = Recorder(rewards(kafka, topics), publisher)
+        recorder.catch_up()
+        return recorder.record()
     finally:
         publisher.close()
 
@@ -121,6 +123,8 @@ def test_every_decision_is_told_settled_recorded_once_and_shown(
     # A recorder that starts again records nothing twice.
     assert record_all(kafka, topics) == len(told)
     assert record_all(kafka, topics) == 0
+    newest = [r.reward for r in told if r.stage == Stage.SETTLED][-MEAN_OF:]
+    assert REGISTRY.get_sample_value("headrace_reward_mean", {"term": "reward"}) == pytest.approx(np.mean(newest))
     assert recorded(kafka, topics) == told
     assert set(Counter((r.workflow_id, r.task_id, r.attempt, r.stage) for r in recorded(kafka, topics)).values()) == {1}
 
