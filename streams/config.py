@@ -14,7 +14,9 @@ from typing import Any, Literal
 import pydantic
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from policy.billing import CostSettings
 from policy.decide import DecideSettings
+from policy.reward import RewardWeights
 from policy.state import StateSettings
 from schemas.documents import parse, raising, read_text
 from schemas.errors import InvalidConfiguration
@@ -47,6 +49,8 @@ class Settings(BaseSettings):
     state: StateSettings = pydantic.Field(default_factory=StateSettings)
     decide: DecideSettings = pydantic.Field(default_factory=DecideSettings)
     policy: PolicySettings = pydantic.Field(default_factory=PolicySettings)
+    reward: RewardWeights = pydantic.Field(default_factory=RewardWeights)
+    cost: CostSettings = pydantic.Field(default_factory=CostSettings)
     cluster: ClusterSettings = pydantic.Field(default_factory=ClusterSettings)
 
     @pydantic.field_validator("policy", mode="before")
