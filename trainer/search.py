@@ -7,6 +7,7 @@ plays the same episodes, so chance is the same for all of them.
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,22 +19,27 @@ import cma
 import numpy as np
 
 from policy.features import ORDER_FEATURES, PAIR_FEATURES
+from policy.heuristics import HEURISTICS
 from policy.network import HIDDEN
 from policy.reward import Baseline, reward
 from policy.weight_set import read_weights, write_weights
 from schemas.errors import InvalidConfiguration
+from trainer import acceptance
 from trainer.arena import ORDERS, PAIRS, Rule
 from trainer.evaluate import USUAL, usual_baseline
 from trainer.export import Origin, exported
 from trainer.intervals import interval
 from trainer.residual import Residual
 from trainer.rules import HEURISTIC_RULES, rule_of
-from trainer.scenarios import Course, RuleOf, run
+from trainer.scenarios import Course, RuleOf, digest, run
+from trainer.statistics import feature_statistics
 from trainer.suite import EVALUATION, STANDARD, TRAINING, Workers, courses
 from trainer.workloads import WorkloadSettings
 
 START = {"crowded_finish": 6.0, "extra_cost": -2.0, "gpu_unneeded": -2.0}
 START_ORDER = {"remaining_path": -2.0}
+SIZES = ((0.5, 16), (0.7, 12), (0.9, 16), (1.1, 16), (0.8, 24), (0.7, 16))
+"""Load and nodes of the scenarios to learn from, in turn."""
 BEGINNING = 9
 """What the random numbers of the first hidden units are for."""
 
@@ -101,11 +107,19 @@ def search(settings: SearchSettings, report: Report = print) -> Path:
     best, usual = find(settings, report)
     rivals = {name: HEURISTIC_RULES[name] for name in (USUAL, "srcp_spare_gpu")}
     if before is not None:
-        rivals["its start"] = rule_of(before, settings.temperature)
+        rivals[acceptance.START] = rule_of(before, settings.temperature)
     evaluation = compare(settings, partial(best.rule, temperature=settings.temperature), rivals, usual, report)
-    order = dict(zip(ORDER_FEATURES, map(float, best.weight_k), strict=True))
-    parent = None if before is None else before.manifest.version
-    origin = Origin(settings.command, settings.seed, parent, evaluation, order)
+    acceptance.refuse_worse(evaluation)
+    origin = Origin(
+        settings.command,
+        settings.seed,
+        parent=None if before is None else before.manifest.version,
+        evaluation=evaluation,
+        order=dict(zip(ORDER_FEATURES, map(float, best.weight_k), strict=True)),
+        data=digest(_POOL),
+        config=hashlib.sha256(repr(replace(settings, out=Path(), start=None, processes=None)).encode()).hexdigest(),
+        statistics=feature_statistics(HEURISTICS["srcp"], _POOL[: len(SIZES)]),
+    )
     write_weights(exported(best.network(settings.seed), origin), settings.out)
     report(f"{settings.out}: {time.monotonic() - started:.0f} s")
     return settings.out
@@ -124,9 +138,8 @@ def find(settings: SearchSettings, report: Report) -> tuple[Residual, Baseline]:
 
 def _pool(workers: Workers, settings: SearchSettings) -> list[Course]:
     """Scenarios of mixed sizes and loads."""
-    sizes = ((0.5, 16), (0.7, 12), (0.9, 16), (1.1, 16), (0.8, 24), (0.7, 16))
     return list(
-        workers.map(_training_course, [(settings.seed, at, *sizes[at % len(sizes)]) for at in range(settings.pool)])
+        workers.map(_training_course, [(settings.seed, at, *SIZES[at % len(SIZES)]) for at in range(settings.pool)])
     )
 
 
