@@ -68,6 +68,7 @@ class TraceRow:
     predicted_s: float | None = None  # run time on a node of speed 1
     parent_bytes: tuple[int, ...] = ()  # what each parent hands on
     node_lost: bool = False  # it failed because its node was lost
+    turn: int = 0  # attempts that were placed before: of those that came to a node together, who was first
 
 
 class Trace:
@@ -165,6 +166,7 @@ class Trace:
 
     def rows(self) -> Iterator[dict[str, object]]:
         """The ended attempts, each a TraceRow as one JSON object."""
+        turn = {key: at for at, key in enumerate(self.placements)}
         for attempt in self.attempts():
             if attempt.finish_s is None or attempt.end is None:
                 continue
@@ -188,6 +190,7 @@ class Trace:
                     task.runtime_s,
                     tuple(edge.bytes for edge in task.parents),
                     node_lost=key not in self.ended,
+                    turn=turn.get(key, 0),
                 )
             )
 

@@ -217,12 +217,12 @@ def _of_transfers(log_ratio_a: np.ndarray, now: SimulatorSettings) -> list[Findi
 
 
 def _of_failures(measured: Measured, now: SimulatorSettings) -> Finding:
-    """Attempts that were stopped count for nothing: nobody knows how they would have ended. Interval: Wilson's."""
+    """Share of the attempts; interval: Wilson's."""
     from scipy import stats
 
     name, count = "failure_rate", measured.ended
     if count < LEAST_ATTEMPTS:
-        needs = f"{LEAST_ATTEMPTS} attempts that ended by themselves are needed, {LEAST_ATTEMPTS - count} more"
+        needs = f"{LEAST_ATTEMPTS} attempts that ended are needed, {LEAST_ATTEMPTS - count} more"
         return _unknown(name, count, now.failure_rate, needs)
     test = stats.binomtest(measured.failed, count)
     low, high = test.proportion_ci(method="wilson")

@@ -95,7 +95,7 @@ def _records_of(rows: Sequence[tuple[str, TraceRow]], log: RunLog) -> Iterator[o
     """The records that a trace's rows were folded from, as far as they tell; rows that cannot be are counted."""
     tasks: dict[str, dict[str, Task]] = defaultdict(dict)
     submitted_ms: dict[str, int] = {}
-    for where, row in rows:
+    for where, row in sorted(rows, key=lambda line: line[1].turn):
         if row.event not in KIND_OF_END:
             raise InvalidRecord(where, f"the event '{row.event}' is unknown", f"give {', '.join(KIND_OF_END)}")
         if row.predicted_s is None:
