@@ -534,6 +534,60 @@ def cloudsim_jars() -> list[Path]:
     return jars.installed(jars.read_list(JARS), cache_folder(os.environ) / "cloudsim", "CloudSim Plus")
 
 
+@app.command(epilog="Example: headrace demo --out results, then: headrace gap results --write fitted.yaml")
+def gap(
+    logs: Annotated[
+        list[Path] | None,
+        typer.Argument(help="A folder of `headrace demo --out`, its trace.jsonl, or topics' records as JSON lines."),
+    ] = None,
+    from_kafka: Annotated[bool, typer.Option("--from-kafka", help="Read the pool's topics.")] = False,
+    hours: Annotated[float, typer.Option(min=0, help="With --from-kafka: what arrived in the last hours.")] = 24.0,
+    nodes: Annotated[Path | None, typer.Option(help="The nodes, where the logs do not say what they are.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A file for all figures, as JSON.")] = None,
+    write: Annotated[Path | None, typer.Option(help="A settings file that gets the suggested settings.")] = None,
+    config: Config = None,
+) -> None:
+    """Compare a logged run with the simulator: which of its settings the log contradicts, and what fits."""
+    from dataclasses import replace
+
+    from rich.console import Console
+
+    from policy.episode import EpisodeSettings
+    from policy.heuristics import HEURISTICS
+    from schemas.errors import InvalidInput
+    from schemas.node_file import read_nodes
+    from streams import policies
+    from streams.config import write_simulator
+    from streams.installation import require_broker
+    from streams.recent import recent_records
+    from streams.topic_admin import check_topics
+
+    with _training_packages():
+        import scipy  # noqa: F401
+
+        from trainer.gap import as_json, gap_of, show
+        from trainer.log_files import read_logs
+    if bool(logs) == from_kafka:
+        raise InvalidInput("gap", "needs logs, or --from-kafka", "give one of the two")
+    settings = _settings(config)
+    log = read_logs(logs or [], read_nodes(nodes) if nodes else ())
+    if from_kafka:
+        require_broker(settings)
+        check_topics(settings.kafka, settings.topics)
+        for record in recent_records(settings.kafka, settings.topics, settings.pool, hours):
+            log.apply(record)
+    name = log.policy()
+    policy = replace(settings.policy, name=name if name in HEURISTICS else "actor" if name else settings.policy.name)
+    episode = EpisodeSettings(cluster=settings.cluster.simulator, state=settings.state, decide=settings.decide)
+    found = gap_of(log, episode, policies.build(policy))
+    show(found, Console(width=None if sys.stdout.isatty() else 160))
+    if out is not None:
+        out.write_text(as_json(found), encoding="utf-8")
+    if write is not None:
+        write_simulator(write, found.suggested())
+        print(f"wrote cluster.simulator to {write}")
+
+
 @contextmanager
 def _training_packages(extra: str = "train") -> Iterator[None]:
     """What is imported in the block comes with this extra."""
