@@ -165,7 +165,7 @@ def _of_run_times(runs: Runs, now: SimulatorSettings) -> list[Finding]:
     ]
     if fit.crowding is None:
         share = CROWDED + CROWDED_FROM * (1 - CROWDED)
-        needs = f"{LEAST_CROWDED} attempts on nodes that others fill above {share:.0%}, and {LEAST_CROWDED} more, are needed"
+        needs = f"{LEAST_CROWDED} attempts on nodes above {share:.0%} cpu, and {LEAST_CROWDED} on others, are needed"
         findings.append(_unknown("crowding", crowded, now.crowding, f"{needs}; it has {crowded}"))
     else:
         findings.append(_judged("crowding", crowded, now.crowding, fit.crowding))
