@@ -12,7 +12,8 @@ from policy.actor import Actor, ActorSettings
 from policy.features import ORDER_FEATURES
 from policy.weight_set import read_weights
 from schemas.errors import InvalidConfiguration, UnusableWeights
-from trainer.evaluate import NAMES, USUAL, EvaluationSettings, as_json, evaluate, show
+from trainer.evaluate import USUAL, EvaluationSettings, as_json, evaluate, show
+from trainer.figures import NAMES
 from trainer.rules import HEURISTIC_RULES, rule_of
 from trainer.scenarios import run
 from trainer.search import Checkpoint, SearchSettings, find, search
@@ -154,7 +155,7 @@ def test_the_report_holds_what_the_runs_gave(report):
 
 
 def test_the_table_names_every_policy_and_the_best_heuristic(report):
-    console = Console(width=140, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(width=180, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
 
     show(report, console, "actor")
 
