@@ -473,29 +473,51 @@ def train_search(
 
 @app.command(epilog="Example: headrace evaluate --suite quick --seeds 8")
 def evaluate(
-    suite: Annotated[str, typer.Option(help="`standard` or `quick`.")] = "standard",
+    suite: Annotated[
+        str, typer.Option(help="`standard`, `quick`, `large` (to 5,000 nodes), `headline` or `traces`.")
+    ] = "standard",
     seeds: Annotated[int, typer.Option(help="Scenarios of each row, the same for every policy.")] = 24,
     weights: Annotated[Path | None, typer.Option(help="Weights to compare; none: those that come along.")] = None,
+    traces: Annotated[Path | None, typer.Option(help="A folder of real traces, for the rows made from them.")] = None,
+    heuristics: Annotated[
+        str | None, typer.Option(help="Only these, divided by commas; kube_default is always there.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="A file for all figures, as JSON.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="A file for the differences with their intervals, as SVG.")
+    ] = None,
     config: Config = None,
 ) -> None:
     """Play the actor and every heuristic on the same simulated scenarios; show who is better, and how surely."""
     from rich.console import Console
 
     from policy.weight_set import read_weights, shipped_weights
+    from schemas.errors import InvalidConfiguration
 
     with _training_packages():
         from trainer.evaluate import EvaluationSettings, as_json, show
         from trainer.evaluate import evaluate as compare
-        from trainer.rules import rule_of
+        from trainer.headline import show_beside
+        from trainer.intervals_picture import draw
+        from trainer.rules import HEURISTIC_RULES, rule_of
     settings = _settings(config)
+    names = tuple(heuristics.split(",")) if heuristics is not None else tuple(HEURISTIC_RULES)
     chosen = read_weights(weights) if weights else shipped_weights()
     actor = {"actor": rule_of(chosen, settings.policy.temperature)}
     progress = partial(print, file=sys.stderr, flush=True)
-    report = compare(EvaluationSettings(suite=suite, seeds=seeds), actor, progress)
-    show(report, Console(width=None if sys.stdout.isatty() else 140), "actor")
+    for path in (out, picture):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise InvalidConfiguration(str(path), "its folder does not exist", "make the folder, or name another")
+    asked = EvaluationSettings(suite=suite, seeds=seeds, traces=traces, heuristics=names)
+    report = compare(asked, actor, progress)
+    console = Console(width=None if sys.stdout.isatty() else 180)
+    show(report, console, "actor")
+    if suite == "headline":
+        show_beside(report, console, "actor")
     if out is not None:
         out.write_text(as_json(report))
+    if picture is not None:
+        picture.write_text(draw(report, "actor"), encoding="utf-8")
 
 
 @app.command(epilog="Example: headrace second-opinion --seed 7")

@@ -46,9 +46,11 @@ class WorkloadSettings:
     """Least and most tasks of a workflow."""
     load: float = 0.7
     """Work offered, as a share of what the pool's scarcer of cpu and gpu can do."""
+    classes: tuple[WorkflowClass, ...] = tuple(SHAPES)
+    """Of which they are, each as likely as the others."""
 
     def __post_init__(self) -> None:
-        if self.workflows < 1 or not 1 <= self.tasks[0] <= self.tasks[1] or not 0 < self.load < 100:
+        if self.workflows < 1 or not self.classes or not 1 <= self.tasks[0] <= self.tasks[1] or not 0 < self.load < 100:
             raise InvalidConfiguration("workload", f"{self} is out of range", "give positive numbers")
 
 
@@ -89,14 +91,14 @@ def _random_task(rng: np.random.Generator, shape: Shape, task_id: str, above: Se
 def random_workload(
     rng: np.random.Generator, specs: Sequence[NodeSpec], settings: WorkloadSettings, pool: str, start_ms: int
 ) -> list[WorkflowSubmitted]:
-    """Workflows of all classes with Poisson arrivals, at the load asked for."""
-    kinds = list(SHAPES)
+    """Workflows of the classes with Poisson arrivals, at the load asked for."""
+    kinds = settings.classes
     low, high = settings.tasks
     workflows = [
         random_workflow(rng, kinds[int(rng.integers(len(kinds)))], int(rng.integers(low, high + 1)), f"w{i}", pool, 0)
         for i in range(settings.workflows)
     ]
-    gap_s = _busy_s(workflows, specs) / settings.workflows / settings.load
+    gap_s = busy_s(workflows, specs) / settings.workflows / settings.load
     arrivals_ms = start_ms + 1 + np.cumsum(rng.exponential(1000 * gap_s, settings.workflows)).astype(np.int64)
     return [
         WorkflowSubmitted(w.pool, w.workflow_id, int(at_ms), w.name, w.workflow_class, w.env, w.tasks)
@@ -104,7 +106,7 @@ def random_workload(
     ]
 
 
-def _busy_s(workflows: Sequence[WorkflowSubmitted], specs: Sequence[NodeSpec]) -> float:
+def busy_s(workflows: Sequence[WorkflowSubmitted], specs: Sequence[NodeSpec]) -> float:
     """How long the whole pool would be busy with this work, if it packed perfectly."""
     tasks = [t for w in workflows for t in w.tasks]
     cpu_s = sum(t.runtime_s * t.cpu for t in tasks) / sum(s.cpu * s.speed for s in specs)

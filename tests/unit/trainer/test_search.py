@@ -13,7 +13,8 @@ from policy.features import ORDER_FEATURES
 from policy.weight_set import read_weights
 from schemas.errors import InvalidConfiguration, UnusableWeights
 from trainer.acceptance import START, refuse_worse
-from trainer.evaluate import NAMES, USUAL, EvaluationSettings, as_json, evaluate, show
+from trainer.evaluate import USUAL, EvaluationSettings, as_json, evaluate, show
+from trainer.figures import NAMES
 from trainer.rules import HEURISTIC_RULES, rule_of
 from trainer.scenarios import digest, run
 from trainer.search import Checkpoint, SearchSettings, find, search
@@ -200,7 +201,7 @@ def test_the_report_holds_what_the_runs_gave(report):
 
 
 def test_the_table_names_every_policy_and_the_best_heuristic(report):
-    console = Console(width=140, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(width=180, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
 
     show(report, console, "actor")
 
