@@ -9,11 +9,9 @@ import numpy as np
 from policy.resources import RESOURCES
 from policy.reward import Baseline, reward
 from trainer.arena import BEGIN, END, SPREAD, Rule
-from trainer.scenarios import Course, Played, run
+from trainer.scenarios import Course, Played, RuleOf, run
 
 GPU = RESOURCES.index("gpu")
-ROOM = 2
-"""Placements a task for which the log has room at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +27,7 @@ class Figures:
     """Last finish - first task start."""
     cost: float
     gpu_cost: float
-    """Of it, on nodes with GPUs, whatever ran there. A task that was tried on both kinds counts for the last."""
+    """Of it, on nodes with GPUs, whatever ran there."""
     cpu_cost: float
     """Of it, on the other nodes."""
     sla: float
@@ -46,13 +44,13 @@ RATIOS = ("turnaround_s", "turnaround_p95_s", "slowdown", "makespan_s", "cost", 
 """Compared as ratios; the others as differences."""
 
 
-def measured(course: Course, rule: Rule, usual: Baseline) -> Figures:
+def measured(course: Course, rule: Rule | RuleOf, usual: Baseline) -> Figures:
     """The figures of the course, played by the rule."""
-    return figures_of(_logged(course, rule), usual)
+    return figures_of(run(course, rule), usual)
 
 
 def figures_of(played: Played, usual: Baseline) -> Figures:
-    """The figures of a play whose placements are all in its log."""
+    """The figures of a play."""
     found, sums = played.measured(), played.outcome.sums
     gpu_cost, cpu_cost = _cost_by_kind(played)
     return Figures(
@@ -89,18 +87,8 @@ def _makespan_s(turnaround_s_w: np.ndarray, played: Played) -> np.ndarray:
     return np.where(has_started_w, turnaround_s_w - np.where(has_started_w, waited_s_w, 0), np.inf)
 
 
-def _logged(course: Course, rule: Rule) -> Played:
-    """A play with room in its log for every placement; the same play again where the first guess was too small."""
-    played = run(course, rule, ROOM * len(course.scenario.workflow_t))
-    return played if played.placements <= len(played.outcome.log_l3) else run(course, rule, played.placements)
-
-
 def _cost_by_kind(played: Played) -> tuple[float, float]:
     """What the run cost on nodes with GPUs, and on the others."""
-    log_l3 = played.outcome.log_l3[: played.placements]
-    assert len(log_l3) == played.placements, "some placements are not in the log"
-    node_t = np.zeros(len(played.course.scenario.workflow_t), np.int64)
-    node_t[log_l3[:, 0]] = log_l3[:, 2]  # of several placements of a task, the last stays
-    has_gpu_t = (played.machines.capacity_nr[:, GPU] > 0)[node_t]
-    cost_t = played.machines.cost_a[: len(node_t)]
-    return float(cost_t[has_gpu_t].sum()), float(cost_t[~has_gpu_t].sum())
+    m = played.machines
+    has_gpu_n = m.capacity_nr[:, GPU] > 0
+    return float(m.cost_n[has_gpu_n].sum()), float(m.cost_n[~has_gpu_n].sum())

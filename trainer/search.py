@@ -21,9 +21,10 @@ import numpy as np
 from policy.features import ORDER_FEATURES, PAIR_FEATURES
 from policy.heuristics import HEURISTICS
 from policy.network import HIDDEN
-from policy.reward import Baseline, reward
+from policy.reward import Baseline, baseline, reward
 from policy.weight_set import read_weights, write_weights
 from schemas.errors import InvalidConfiguration
+from schemas.records import WorkflowClass
 from trainer import acceptance
 from trainer.arena import ORDERS, PAIRS, Rule
 from trainer.evaluate import USUAL, usual_baseline
@@ -31,17 +32,19 @@ from trainer.export import Origin, exported
 from trainer.intervals import interval
 from trainer.residual import Residual
 from trainer.rules import HEURISTIC_RULES, rule_of
-from trainer.scenarios import Course, RuleOf, digest, run
+from trainer.scenarios import CLASSES, Course, RuleOf, digest, run
 from trainer.statistics import feature_statistics
 from trainer.suite import EVALUATION, STANDARD, TRAINING, Workers, courses
-from trainer.workloads import WorkloadSettings
+from trainer.workloads import SHAPES, Variation, WorkloadSettings
 
 START = {"crowded_finish": 6.0, "extra_cost": -2.0, "gpu_unneeded": -2.0}
 START_ORDER = {"remaining_path": -2.0}
 SIZES = ((0.5, 16), (0.7, 12), (0.9, 16), (1.1, 16), (0.8, 24), (0.7, 16))
 """Load and nodes of the scenarios to learn from, in turn."""
+TASKS = 1900
+"""Of a scenario, about."""
 BEGINNING = 9
-"""What the random numbers of the first hidden units are for."""
+"""What the random numbers of the first hidden units, and of the kinds of work, are for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +101,7 @@ Report = Callable[[str], None]
 _POOL: list[Course] = []
 """The scenarios, in each process."""
 _USUAL: list[Baseline] = []
+"""And what is usual in each."""
 
 
 def search(settings: SearchSettings, report: Report = print) -> Path:
@@ -126,27 +130,45 @@ def search(settings: SearchSettings, report: Report = print) -> Path:
 
 
 def find(settings: SearchSettings, report: Report) -> tuple[Residual, Baseline]:
-    """The best policy, and the baseline of the reward that it was searched by."""
+    """The best policy, and the baseline by which it is compared with others at the end."""
     started = time.monotonic()
     with Workers(settings.processes) as workers:
         usual = usual_baseline(workers)
-        pool = _pool(workers, settings)
-    report(f"{len(pool)} scenarios, {time.monotonic() - started:.0f} s")
-    _POOL[:], _USUAL[:] = pool, [usual]
+        _POOL[:] = practice(workers, settings.seed, settings.pool)
+    own = [baseline([run(course, HEURISTIC_RULES[USUAL]).measured()], len(CLASSES)) for course in _POOL]
+    _USUAL[:] = [of_course if at % 2 else usual for at, of_course in enumerate(own)]
+    report(f"{len(_POOL)} scenarios, {time.monotonic() - started:.0f} s")
     return _search(settings, report), usual
 
 
-def _pool(workers: Workers, settings: SearchSettings) -> list[Course]:
-    """Scenarios of mixed sizes and loads."""
-    return list(
-        workers.map(_training_course, [(settings.seed, at, *SIZES[at % len(SIZES)]) for at in range(settings.pool)])
-    )
+def practice(workers: Workers, seed: int, count: int) -> list[Course]:
+    """Scenarios to learn from: every second one is of the usual work, the others of work of any kind."""
+    return list(workers.map(_practice_course, [(seed, at) for at in range(count)]))
 
 
-def _training_course(what: tuple[int, int, float, int]) -> Course:
-    seed, at, load, nodes = what
+def _practice_course(what: tuple[int, int]) -> Course:
+    seed, at = what
+    load, nodes = SIZES[at // 2 % len(SIZES)]
     workload = WorkloadSettings(workflows=70, tasks=(3, 50), load=load)
+    if at % 2:
+        workload = of_any_kind(np.random.default_rng((seed, at, BEGINNING)), load)
     return replace(STANDARD[0], nodes=nodes, workload=workload).course(TRAINING, 100_000 * seed + at)
+
+
+def of_any_kind(rng: np.random.Generator, load: float) -> WorkloadSettings:
+    """Work that may be tiny or long, wide or narrow, with GPUs or without, of one class or of several."""
+    tasks = ((1, 1), (1, 10), (3, 50), (5, 50), (20, 150))[int(rng.integers(5))]
+    kinds = rng.permutation(list(SHAPES))[: int(rng.integers(1, len(SHAPES) + 1))]
+    variation = Variation(
+        runtime=float(np.exp(rng.uniform(np.log(0.02), np.log(2)))),
+        width=float(np.exp(rng.uniform(0, np.log(12)))),
+        output=float(np.exp(rng.uniform(np.log(0.1), np.log(10)))),
+        gpu_share=float(rng.choice((0.0, 0.0, 0.5, 1.0, 2.0))),
+    )
+    workflows = int(np.clip(TASKS / np.mean(tasks), 20, 800))
+    return WorkloadSettings(
+        workflows=workflows, tasks=tasks, load=load, classes=tuple(map(WorkflowClass, kinds)), variation=variation
+    )
 
 
 def _search(settings: SearchSettings, report: Report) -> Residual:
@@ -161,7 +183,8 @@ def _search(settings: SearchSettings, report: Report) -> Residual:
         strategy, rng, first = saved
         report(f"{checkpoint.path}: goes on after generation {first}")
     started = time.monotonic()
-    usual = [reward(run(course, HEURISTIC_RULES[USUAL]).measured(), _USUAL[0]) for course in _POOL]
+    rival = HEURISTIC_RULES[USUAL]
+    usual = [reward(run(course, rival).measured(), known) for course, known in zip(_POOL, _USUAL, strict=True)]
     with Workers(settings.processes) as workers:  # forked here: the processes have the scenarios
         for generation in range(first, settings.generations):
             chosen = rng.choice(settings.pool, settings.episodes, replace=False).tolist()
@@ -244,8 +267,8 @@ class Checkpoint:
 def _worth(what: tuple[Residual, Sequence[int], float]) -> float:
     """The mean reward of a candidate over these scenarios."""
     candidate, chosen, temperature = what
-    played = [run(_POOL[at], candidate.rule(_POOL[at], temperature)) for at in chosen]
-    return float(np.mean([reward(one.measured(), _USUAL[0]) for one in played]))
+    played = [(at, run(_POOL[at], candidate.rule(_POOL[at], temperature))) for at in chosen]
+    return float(np.mean([reward(one.measured(), _USUAL[at]) for at, one in played]))
 
 
 def compare(
