@@ -225,16 +225,16 @@ def test_nodes_that_cost_nothing_compare_by_what_a_task_takes_of_them_and_by_spe
 
 
 def test_room_is_shown_as_it_is_with_the_task():
-    state = a_state(a_node(cpu=8.0, memory_bytes=32 * GIB), a_node("n1", cpu=8.0, memory_bytes=32 * GIB, gpu=4))
+    state = a_state(a_node(cpu=8.0, memory_bytes=32 * GIB), a_node("n1", cpu=16.0, memory_bytes=64 * GIB, gpu=4))
     submit(state, a_task("a", cpu=2.0, memory_bytes=8 * GIB), a_task("b", cpu=4.0, memory_bytes=4 * GIB))
     submit(state, a_task("c", cpu=1.0, memory_bytes=GIB, gpu=3), workflow_id="w1")
     state.apply(a_placement("n0", task_id="a"))
 
     shown = pairs(an_observation(state))
 
-    assert shown["free_after"][0] == pytest.approx([0.25, 0.5])
-    assert shown["crowding"][0] == pytest.approx([0.25, 0.4])
-    assert shown["imbalance"][0] == pytest.approx([0.375, 0.375])
+    assert shown["free_after"][0] == pytest.approx([0.25, 0.75])
+    assert shown["crowding"][0] == pytest.approx([0.25, 0.5])
+    assert shown["imbalance"][0] == pytest.approx([0.375, 0.1875])
     assert shown["free_after"][1, 1] == pytest.approx(0.25)
     assert shown["gpu_unneeded"].tolist() == [[0, 1], [0, 0]]
 
