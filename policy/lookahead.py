@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policy.plan import Plan, Problem, build
+from policy.plan import Plan, Problem, build, build_within
 from policy.plan_bounds import lower_bound, tails
 from schemas.errors import InvalidConfiguration
 
 HISTORY = 50
 """Steps after which a plan is compared with the present one once more."""
-PATIENCE = 1500
+PATIENCE = 300
 """Steps without a new best plan after which the search goes on from the best, changed at random."""
-KICKS = 6
+KICKS = 3
 """Changes that it then begins with."""
 CRITICAL = 0.85
 """Share of changes at a task that the makespan hangs on; the others are at any task."""
@@ -96,19 +96,16 @@ class _Search:
 
     def __init__(self, problem: Problem, candidates: Sequence[Plan], rng: np.random.Generator) -> None:
         self.problem = problem
-        self.best = min(candidates, key=lambda plan: plan.makespan_ms)
+        self.best = self._now = min(candidates, key=lambda plan: plan.makespan_ms)
         self.evaluations = 0
         self._tail_ms_t = tails(problem)
         self._chance = _uniform(rng)
         self._go_on_from(self.best)
 
     def _go_on_from(self, plan: Plan) -> None:
-        self._now = plan
-        self._order = plan.order
-        self._position_t = _positions(self._order)
-        self._critical = critical_tasks(self.problem, plan)
-        self._history_ms = [plan.makespan_ms] * HISTORY
         self._since_best = 0
+        self._history_ms = [plan.makespan_ms] * HISTORY
+        self._accept(plan)
 
     def step(self) -> None:
         """Try one change."""
@@ -117,31 +114,32 @@ class _Search:
         order, node_t = self._changed(self._order, self._now.node_t, self._position_t)
         slot = self.evaluations % HISTORY
         limit_ms = max(self._now.makespan_ms, self._history_ms[slot])
-        plan = self._build(order, node_t, limit_ms)
+        plan = build_within(self.problem, order, node_t, limit_ms, self._tail_ms_t)
+        self.evaluations += 1
         self._since_best += 1
         if plan is not None:
-            self._now, self._order = plan, plan.order
-            self._position_t = _positions(self._order)
-            self._critical = critical_tasks(self.problem, plan)
-            if plan.makespan_ms < self.best.makespan_ms:
-                self.best, self._since_best = plan, 0
+            self._accept(plan)
         if self._now.makespan_ms < self._history_ms[slot]:
             self._history_ms[slot] = self._now.makespan_ms
 
-    def _build(self, order: Sequence[int], node_t: Sequence[int], limit_ms: float) -> Plan | None:
-        self.evaluations += 1
-        return build(self.problem, order, node_t, limit_ms, self._tail_ms_t)
+    def _accept(self, plan: Plan) -> None:
+        self._now, self._order = plan, plan.order
+        self._position_t = _positions(self._order)
+        self._critical = critical_tasks(self.problem, plan)
+        if plan.makespan_ms < self.best.makespan_ms:
+            self.best, self._since_best = plan, 0
 
     def _kick(self) -> None:
-        self._go_on_from(self.best)
+        self._accept(self.best)
         order, node_t = self._order, self._now.node_t
         for _ in range(KICKS):
             order, node_t = self._changed(order, node_t, _positions(order))
-        plan = self._build(order, node_t, math.inf)
-        assert plan is not None
-        self._go_on_from(plan)
+        self._go_on_from(build(self.problem, order, node_t))
+        self.evaluations += 1
 
-    def _changed(self, order: Sequence[int], node_t: Sequence[int], position_t: Sequence[int]) -> tuple[list[int], list[int]]:
+    def _changed(
+        self, order: Sequence[int], node_t: Sequence[int], position_t: Sequence[int]
+    ) -> tuple[list[int], list[int]]:
         """A neighbour of the plan: one task elsewhere, or earlier in the order."""
         problem, draw = self.problem, self._chance
         order, node_t = list(order), list(node_t)
@@ -168,7 +166,8 @@ class _Search:
 def critical_tasks(problem: Problem, plan: Plan) -> list[int]:
     """Tasks that the makespan hangs on: those that end last, and what each of these had to wait for, and so on.
 
-    A task waits for its parents, or, where it came later than they let it, for those whose end on its node made room.
+    A task waits for its parents, if they ended last or their output has to come, or, where it came later than they let
+    it, for those whose end on its node made room.
     """
     ends: dict[tuple[int, int], list[int]] = defaultdict(list)
     for task, node in enumerate(plan.node_t):
@@ -180,8 +179,11 @@ def critical_tasks(problem: Problem, plan: Plan) -> list[int]:
         task = left.pop()
         come_ms, node = plan.come_ms_t[task], plan.node_t[task]
         if problem.inputs(task, node, plan.node_t, plan.finish_ms_t)[0] == come_ms:
-            latest_ms = max((plan.finish_ms_t[p] for p in problem.parents_t[task]), default=0)
-            waited = [p for p in problem.parents_t[task] if plan.finish_ms_t[p] == latest_ms]
+            waited = [
+                parent
+                for parent, comm_ms in zip(problem.parents_t[task], problem.comm_ms_t[task], strict=True)
+                if plan.finish_ms_t[parent] == come_ms or (comm_ms > 0 and plan.node_t[parent] != node)
+            ]
         else:
             waited = ends[node, come_ms]
         new = [other for other in waited if other not in found]

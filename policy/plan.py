@@ -1,8 +1,8 @@
 """A plan for one workflow on an empty cluster: which node each task runs on, and when.
 
-Axes: T tasks, N nodes, R resources. Times are whole milliseconds from the workflow's submission, as on the simulated nodes
-of `policy/physics.py`: without noise they do what a plan says. Run times are the predicted ones; that tasks may be slower
-on a crowded node is not planned for.
+Axes: T tasks, N nodes, R resources. Times are whole milliseconds from the workflow's submission, as on the simulated
+nodes of `policy/physics.py`: without noise they do what a plan says. Run times are the predicted ones; that tasks may
+be slower on a crowded node is not planned for.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class Problem:
         """All tasks, parents before children."""
         return in_order(self, [0.0] * self.tasks)
 
-    # Amounts of all resources lie side by side in one integer: `_bits` for each, of which the highest, the guard, is set
-    # while the amount is not negative. To take a request is one subtraction; it fits where every guard is left. Planners
-    # ask this some ten thousand times a second.
+    # Amounts of all resources lie side by side in one integer: `_bits` for each, of which the highest, the guard, is
+    # set while the amount is not negative. To take a request is one subtraction; it fits where every guard is left.
+    # A search asks this some hundred thousand times a second.
 
     @cached_property
     def _bits(self) -> int:
@@ -134,9 +134,9 @@ class Plan:
 
 
 class Draft:
-    """A plan in the making. A task comes as early as its node has room for all its time, also before tasks placed earlier.
+    """A plan in the making. A task comes as soon as its node has room for all its time, if need be before others.
 
-    Source of the insertion: Topcuoglu, Hariri, Wu 2002, doi 10.1109/71.993206; here a node has room for several tasks.
+    The insertion is that of Topcuoglu, Hariri, Wu 2002, doi 10.1109/71.993206; here a node has room for several tasks.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -207,18 +207,19 @@ def _gap(
             at += 1
 
 
-def build(
-    problem: Problem, order: Sequence[int], node_t: Sequence[int], limit_ms: float = math.inf, tail_ms_t: Sequence[int] = ()
-) -> Plan | None:
-    """The plan that gives the tasks their room one after the other, parents before children, each on its node.
-
-    limit_ms, tail_ms_t   it is given up (None) once a task's finish + its tail is beyond the limit
-    """
+def build(problem: Problem, order: Sequence[int], node_t: Sequence[int]) -> Plan:
+    """The plan that gives the tasks their room one after the other, parents before children, each on its node."""
     draft = Draft(problem)
-    if limit_ms == math.inf:
-        for task in order:
-            draft.place(task, node_t[task])
-        return draft.plan()
+    for task in order:
+        draft.place(task, node_t[task])
+    return draft.plan()
+
+
+def build_within(
+    problem: Problem, order: Sequence[int], node_t: Sequence[int], limit_ms: int, tail_ms_t: Sequence[int]
+) -> Plan | None:
+    """The same, given up (None) once the finish of a task and what must follow it, its tail, are beyond the limit."""
+    draft = Draft(problem)
     for task in order:
         if draft.place(task, node_t[task]) + tail_ms_t[task] > limit_ms:
             return None
@@ -264,13 +265,13 @@ def problem_of(workflow: WorkflowSubmitted, specs: Sequence[NodeSpec]) -> Proble
         nodes.put(spec)
     index = {task.task_id: at for at, task in enumerate(workflow.tasks)}
     request_tr = np.array([request(task) for task in workflow.tasks], np.int64)
-    mask_tn = (request_tr[:, :, None] <= nodes.capacity_rn).all(axis=1)
+    mask_tn: np.ndarray = np.logical_and.reduce(request_tr[:, :, None] <= nodes.capacity_rn, axis=1)
     for at, task in enumerate(workflow.tasks):
         mask_tn[at] &= constraints.static_mask(nodes, task)
         if not mask_tn[at].any():
             raise InvalidWorkflow(
                 f"workflow {workflow.workflow_id}: task '{task.task_id}'",
-                f"none of {len(specs)} nodes has its room, labels and devices, without taints that it does not tolerate",
+                f"none of {len(specs)} nodes has its room, labels and devices, and no taint that it does not tolerate",
                 "ask for less, or give other nodes",
             )
     parents_t = [[index[edge.task_id] for edge in task.parents] for task in workflow.tasks]

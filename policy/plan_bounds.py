@@ -16,7 +16,7 @@ def least_run(problem: Problem) -> list[int]:
 
 
 def heads(problem: Problem) -> list[int]:
-    """The least time before each task's run: the longest way to it, every task on its fastest node, without transfers."""
+    """The least time before each task's run: the longest way to it, on the fastest nodes, without transfers, ms."""
     run_t, head_t = least_run(problem), [0] * problem.tasks
     for task in problem.topological:
         head_t[task] = max((head_t[p] + run_t[p] for p in problem.parents_t[task]), default=0)
@@ -24,7 +24,7 @@ def heads(problem: Problem) -> list[int]:
 
 
 def tails(problem: Problem) -> list[int]:
-    """The least time after each task's run, likewise."""
+    """The least time after each task's run, likewise, ms."""
     run_t, tail_t = least_run(problem), [0] * problem.tasks
     for task in reversed(problem.topological):
         tail_t[task] = max((run_t[c] + tail_t[c] for c in problem.children_t[task]), default=0)
@@ -34,8 +34,8 @@ def tails(problem: Problem) -> list[int]:
 def lower_bound(problem: Problem) -> int:
     """A makespan, in ms, that no plan can be below; often there is none that reaches it.
 
-    The longest way; and for each resource, and each set of nodes that some tasks are confined to: of the tasks that have
-    at least h before them and q after them, h + their work over what these nodes can do + q.
+    It is the longest way; or, for any resource and any set of nodes that tasks are confined to, for any h and q: of
+    these tasks, those with at least h before them and q after them need h + their work over what the nodes can do + q.
     """
     run_t, head_t, tail_t = (np.array(of(problem)) for of in (least_run, heads, tails))
     bound = float((head_t + run_t + tail_t).max())

@@ -6,9 +6,7 @@ Their sources have one task at a time on a node and transfers that take nothing 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from heapq import heapify, heappop, heappush
 
 import numpy as np
 
