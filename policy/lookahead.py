@@ -13,7 +13,7 @@ from policy.plan import Plan, Problem, build, build_within
 from policy.plan_bounds import lower_bound, tails
 from schemas.errors import InvalidConfiguration
 
-HISTORY = 50
+HISTORY = 20
 """Steps after which a plan is compared with the present one once more."""
 PATIENCE = 300
 """Steps without a new best plan after which the search goes on from the best, changed at random."""
@@ -27,6 +27,8 @@ BOTH = 0.25
 """Share of these that do both."""
 NEAR = 0.4
 """Share of moves to another node that go to one of a parent or, without parents, of a child."""
+SWAP = 0.5
+"""Share of moves to another node at which one of its tasks comes back in exchange."""
 BLOCK = 4096
 """Random numbers that are drawn at once."""
 
@@ -156,8 +158,18 @@ class _Search:
             node = node_t[self._pick(near)] if near and next(draw) < NEAR else self._pick(allowed)
             if node == node_t[task] or not problem.mask_tn[task, node]:
                 node = self._pick(allowed)
+            if next(draw) < SWAP:
+                self._make_room(task, node, node_t)
             node_t[task] = node
         return order, node_t
+
+    def _make_room(self, task: int, node: int, node_t: list[int]) -> None:
+        """One of the tasks that are on the node takes the task's old one, if it may."""
+        others = [other for other, chosen in enumerate(node_t) if chosen == node]
+        if others:
+            other = self._pick(others)
+            if self.problem.mask_tn[other, node_t[task]]:
+                node_t[other] = node_t[task]
 
     def _pick(self, some: Sequence[int]) -> int:
         return some[int(next(self._chance) * len(some))]
