@@ -10,8 +10,8 @@ from pathlib import Path
 
 from benchmarks.line import report
 from policy.lookahead import LookaheadSettings, lookahead, search_bound
-from policy.plan import problem_of
 from policy.plan_bounds import lower_bound
+from policy.plan_problem import problem_of
 from policy.planners import PLANNERS
 from schemas.errors import InvalidConfiguration
 from schemas.records import NodeSpec, WorkflowSubmitted

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policy.plan import Plan, Problem, build, build_within
+from policy.plan import Plan, build, build_within
 from policy.plan_bounds import lower_bound, tails
+from policy.plan_problem import Problem
 from schemas.errors import InvalidConfiguration
 
 HISTORY = 20

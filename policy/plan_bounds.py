@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from policy.plan import Problem
+from policy.plan_problem import Problem
 
 
 def least_run(problem: Problem) -> list[int]:

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from policy.episode import POOL, Episode, EpisodeSettings
 from policy.observation import Policy
-from policy.plan import Plan, Problem, build
+from policy.plan import Plan, build
+from policy.plan_problem import Problem
 from policy.simulator import SimulatorSettings
 from policy.trace import Trace
 from schemas.errors import InvalidConfiguration

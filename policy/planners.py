@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from policy.plan import Draft, Plan, Problem, in_order
+from policy.plan import Draft, Plan
+from policy.plan_problem import Problem, in_order
 
 Planner = Callable[[Problem], Plan]
 

@@ -14,8 +14,9 @@ from rich.table import Table
 
 from policy.lookahead import LookaheadSettings, lookahead, search_bound
 from policy.observation import Policy
-from policy.plan import Plan, Problem, cost, problem_of
+from policy.plan import Plan, cost
 from policy.plan_bounds import lower_bound
+from policy.plan_problem import Problem, problem_of
 from policy.plan_trace import decided_plan, trace_of
 from policy.planners import PLANNERS
 from policy.trace import cluster_object

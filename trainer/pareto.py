@@ -11,7 +11,8 @@ from pymoo.algorithms.moo.nsga2 import NSGA2
 from pymoo.core.problem import ElementwiseProblem
 from pymoo.optimize import minimize
 
-from policy.plan import Plan, Problem, build, cost, in_order
+from policy.plan import Plan, build, cost
+from policy.plan_problem import Problem, in_order
 from schemas.errors import InvalidConfiguration
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.heuristics import heuristic
-from policy.plan import Plan, Problem, build, cost, in_order, problem_of, side_by_side
+from policy.plan import Plan, build, cost
 from policy.plan_bounds import lower_bound
+from policy.plan_problem import Problem, in_order, problem_of, side_by_side
 from policy.plan_trace import QUIET, decided_plan, trace_of
 from policy.planners import PLANNERS
 from policy.simulator import SimulatedCluster
@@ -146,6 +147,7 @@ def test_the_bound_knows_that_some_tasks_are_confined_to_some_nodes() -> None:
     assert lower_bound(problem_of(workflow, [with_gpu, *some_nodes(9)])) == 40_000
 
 
+@settings(deadline=None)
 @given(cases(), PLANNER_NAMES)
 def test_every_plan_keeps_to_the_rules(case: Case, planner: str) -> None:
     workflow, specs = case
@@ -155,6 +157,7 @@ def test_every_plan_keeps_to_the_rules(case: Case, planner: str) -> None:
     assert violations(workflow, specs, plan) == []
 
 
+@settings(deadline=None)
 @given(cases(), st.randoms(use_true_random=False))
 def test_so_does_every_plan_that_is_built_from_any_order_and_nodes(case: Case, random: st.random.Random) -> None:
     workflow, specs = case
@@ -167,6 +170,7 @@ def test_so_does_every_plan_that_is_built_from_any_order_and_nodes(case: Case, r
     assert lower_bound(problem) <= plan.makespan_ms
 
 
+@settings(deadline=None)
 @given(cases(), PLANNER_NAMES)
 def test_a_plan_built_again_in_its_own_order_is_nowhere_later(case: Case, planner: str) -> None:
     problem = problem_of(*case)
@@ -195,6 +199,7 @@ def played(case: Case, plan: Plan) -> tuple[dict[str, tuple[int, int]], float]:
     return {task_id: (started[task_id], finished[task_id]) for task_id in finished}, cluster._machines.cost_a.sum()
 
 
+@settings(deadline=None)
 @given(cases(), PLANNER_NAMES)
 def test_a_plan_happens_on_the_simulated_nodes_as_planned_and_is_billed_as_said(case: Case, planner: str) -> None:
     problem = problem_of(*case)
@@ -207,6 +212,7 @@ def test_a_plan_happens_on_the_simulated_nodes_as_planned_and_is_billed_as_said(
     assert bill == pytest.approx(cost(problem, plan), abs=1e-9)
 
 
+@settings(deadline=None)
 @given(cases(), PLANNER_NAMES)
 def test_the_trace_of_a_plan_tells_the_plan(case: Case, planner: str) -> None:
     workflow, specs = case

@@ -16,7 +16,7 @@ import pytest
 import headrace
 from benchmarks.plans import node_specs
 from policy.lookahead import LookaheadSettings, lookahead
-from policy.plan import problem_of
+from policy.plan_problem import problem_of
 from policy.plan_trace import trace_of
 from policy.planners import PLANNERS
 from policy.trace import cluster_object

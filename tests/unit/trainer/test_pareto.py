@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from policy.plan import Plan, Problem, cost, problem_of
+from policy.plan import Plan, cost
+from policy.plan_problem import Problem, problem_of
 from policy.planners import PLANNERS
 from schemas.errors import InvalidConfiguration
 from tests.builders import a_node, a_task, a_workflow
