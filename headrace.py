@@ -610,6 +610,43 @@ def gap(
         print(f"wrote cluster.simulator to {write}")
 
 
+@app.command(epilog="Example: headrace plan --compare --out plans examples/etl_pipeline.yaml")
+def plan(
+    workflows: Files,
+    nodes: Nodes = None,
+    planner: Annotated[str, typer.Option(help="lookahead, heft, peft, cpop, min_min or max_min.")] = "lookahead",
+    budget_ms: Annotated[float, typer.Option(min=0, help="Time that lookahead has for one plan.")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="Of lookahead's chance.")] = 0,
+    compare: Annotated[bool, typer.Option("--compare", help="Every planner, and how good a plan can be.")] = False,
+    search_s: Annotated[float, typer.Option(min=0, help="With --compare: how long to search for the best.")] = 60,
+    out: Annotated[Path | None, typer.Option(help="Folder for the plans, figures and pictures.")] = None,
+    config: Config = None,
+) -> None:
+    """Plan each workflow by itself, from first to last task, on the empty nodes."""
+    from rich.console import Console
+
+    from policy.lookahead import LookaheadSettings
+    from schemas.errors import InvalidConfiguration
+    from streams import plans, policies
+    from streams.client import read_files
+
+    settings = _settings(config, cluster__nodes=nodes)
+    specs = _specs(settings)
+    search = LookaheadSettings(budget_ms=budget_ms, seed=seed)
+    chosen = plans.PlanSettings(planner=planner, lookahead=search, search_ms=1000 * search_s)
+    front: plans.Front | None = None
+    if compare:
+        try:
+            with _training_packages():
+                from trainer.pareto import front
+        except InvalidConfiguration as missing:
+            print(f"NSGA-II is left out: {missing}", file=sys.stderr)
+    policy = policies.build(settings.policy)
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    for workflow in read_files(workflows, settings.pool):
+        plans.run(workflow, specs, policy, chosen, console, front, compare, out)
+
+
 @contextmanager
 def _training_packages(extra: str = "train") -> Iterator[None]:
     """What is imported in the block comes with this extra."""

@@ -1,11 +1,11 @@
-"""`python -m benchmarks [decide|ingest|loop|chaos …]`: all of them where none is named."""
+"""`python -m benchmarks [decide|ingest|loop|chaos|plans …]`: all of them where none is named."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 
-NAMES = ("decide", "ingest", "loop", "chaos")
+NAMES = ("decide", "ingest", "loop", "chaos", "plans")
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "replay": {"schemas", "policy", "trainer", "streams"},
 }
 PACKAGES = set(MAY_IMPORT)
-LEARNING = {"torch", "torch_geometric", "onnx", "onnxscript", "numba"}
+LEARNING = {"torch", "torch_geometric", "onnx", "onnxscript", "numba", "pymoo"}
 KAFKA = {"confluent_kafka", "faust", "aiokafka"}
 OUTSIDE_WORLD = {"time", "os", "socket", "random", "asyncio", "threading", "subprocess"}
 LEARNS = {"policy/network.py"}
