@@ -44,6 +44,10 @@ Config = Annotated[Path | None, typer.Option("--config", help="A YAML file of se
 Nodes = Annotated[Path | None, typer.Option(help="Nodes of the simulated cluster: YAML, JSON, or a trace's CSV.")]
 TimeScale = Annotated[float | None, typer.Option(help="How much faster than real time the cluster runs.")]
 PolicyName = Annotated[str | None, typer.Option("--policy", help="`actor`, or a heuristic such as heft or srcp.")]
+RayAddress = Annotated[
+    str | None,
+    typer.Option("--ray", help="Play on a Ray cluster: HOST:PORT of its head, or `local` (needs headrace[ray])."),
+]
 Parent = Annotated[int | None, typer.Option(hidden=True)]
 
 
@@ -353,6 +357,7 @@ def train_search(
     pool: Annotated[int, typer.Option(help="Scenarios of which they are drawn.")] = 96,
     step: Annotated[float, typer.Option(help="First standard deviation of the weights.")] = 2.0,
     seed: Annotated[int, typer.Option(help="One seed makes one set of weights.")] = 0,
+    ray: RayAddress = None,
 ) -> None:
     """Search the weights of a policy on whole episodes, and write them (for policy.weights)."""
     with _training_packages():
@@ -368,6 +373,7 @@ def train_search(
             pool=pool,
             step=step,
             seed=seed,
+            ray=ray,
         )
     )
 
@@ -378,6 +384,7 @@ def evaluate(
     seeds: Annotated[int, typer.Option(help="Scenarios of each row, the same for every policy.")] = 24,
     weights: Annotated[Path | None, typer.Option(help="Weights to compare; none: those that come along.")] = None,
     out: Annotated[Path | None, typer.Option(help="A file for all figures, as JSON.")] = None,
+    ray: RayAddress = None,
     config: Config = None,
 ) -> None:
     """Play the actor and every heuristic on the same simulated scenarios; show who is better, and how surely."""
@@ -393,7 +400,7 @@ def evaluate(
     chosen = read_weights(weights) if weights else shipped_weights()
     actor = {"actor": rule_of(chosen, settings.policy.temperature)}
     progress = partial(print, file=sys.stderr, flush=True)
-    report = compare(EvaluationSettings(suite=suite, seeds=seeds), actor, progress)
+    report = compare(EvaluationSettings(suite=suite, seeds=seeds, ray=ray), actor, progress)
     show(report, Console(width=None if sys.stdout.isatty() else 140), "actor")
     if out is not None:
         out.write_text(as_json(report))

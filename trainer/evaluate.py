@@ -18,7 +18,8 @@ from trainer.arena import Rule
 from trainer.intervals import interval
 from trainer.rules import HEURISTIC_RULES
 from trainer.scenarios import CLASSES, run
-from trainer.suite import EVALUATION, REFERENCE, STANDARD, SUITES, Setup, Workers, courses
+from trainer.suite import EVALUATION, REFERENCE, STANDARD, SUITES, Setup, courses
+from trainer.workers import Workers, start_workers
 
 USUAL = "kube_default"
 """Whose runs make the reward's baseline, and with whom everybody is compared."""
@@ -33,6 +34,8 @@ class EvaluationSettings:
     """Scenarios of each row."""
     first_seed: int = 0
     processes: int | None = None
+    ray: str | None = None
+    """Address of the Ray cluster that plays; None: processes of this machine."""
 
     def __post_init__(self) -> None:
         if self.suite not in SUITES:
@@ -86,7 +89,7 @@ def evaluate(settings: EvaluationSettings, others: Mapping[str, Rule], report: C
     """Play every heuristic and these other rules on the suite. The same seeds give the same figures."""
     rules = {**HEURISTIC_RULES, **others}
     figures: dict[str, dict[str, list[Figures]]] = {}
-    with Workers(settings.processes) as workers:
+    with start_workers(settings.processes, settings.ray) as workers:
         usual = usual_baseline(workers)
         for setup in SUITES[settings.suite]:
             seeds = range(settings.first_seed, settings.first_seed + settings.seeds)

@@ -29,7 +29,8 @@ from trainer.intervals import interval
 from trainer.residual import Residual
 from trainer.rules import HEURISTIC_RULES, rule_of
 from trainer.scenarios import Course, RuleOf, run
-from trainer.suite import EVALUATION, STANDARD, TRAINING, Workers, courses
+from trainer.suite import EVALUATION, STANDARD, TRAINING, courses
+from trainer.workers import Workers, start_workers
 from trainer.workloads import WorkloadSettings
 
 START = {"crowded_finish": 6.0, "extra_cost": -2.0, "gpu_unneeded": -2.0}
@@ -64,6 +65,8 @@ class SearchSettings:
     seed: int = 0
     processes: int | None = None
     """None: one for each processor."""
+    ray: str | None = None
+    """Address of the Ray cluster that plays; None: processes of this machine."""
 
     def __post_init__(self) -> None:
         for name, least in (("generations", 1), ("candidates", 4), ("episodes", 1), ("pool", 1), ("checked", 2)):
@@ -89,10 +92,6 @@ class SearchSettings:
 
 Report = Callable[[str], None]
 
-_POOL: list[Course] = []
-"""The scenarios, in each process."""
-_USUAL: list[Baseline] = []
-
 
 def search(settings: SearchSettings, report: Report = print) -> Path:
     """Find weights, compare them with the heuristics on fresh scenarios, and write them; returns their folder."""
@@ -114,12 +113,11 @@ def search(settings: SearchSettings, report: Report = print) -> Path:
 def find(settings: SearchSettings, report: Report) -> tuple[Residual, Baseline]:
     """The best policy, and the baseline of the reward that it was searched by."""
     started = time.monotonic()
-    with Workers(settings.processes) as workers:
+    with start_workers(settings.processes, settings.ray) as workers:
         usual = usual_baseline(workers)
         pool = _pool(workers, settings)
     report(f"{len(pool)} scenarios, {time.monotonic() - started:.0f} s")
-    _POOL[:], _USUAL[:] = pool, [usual]
-    return _search(settings, report), usual
+    return _search(settings, pool, usual, report), usual
 
 
 def _pool(workers: Workers, settings: SearchSettings) -> list[Course]:
@@ -136,7 +134,7 @@ def _training_course(what: tuple[int, int, float, int]) -> Course:
     return replace(STANDARD[0], nodes=nodes, workload=workload).course(TRAINING, 100_000 * seed + at)
 
 
-def _search(settings: SearchSettings, report: Report) -> Residual:
+def _search(settings: SearchSettings, pool: Sequence[Course], usual: Baseline, report: Report) -> Residual:
     """The mean of the last generation's distribution."""
     rng = np.random.default_rng((settings.seed, TRAINING))
     begin, unit = _begin(settings)
@@ -148,8 +146,8 @@ def _search(settings: SearchSettings, report: Report) -> Residual:
         strategy, rng, first = saved
         report(f"{checkpoint.path}: goes on after generation {first}")
     started = time.monotonic()
-    usual = [reward(run(course, HEURISTIC_RULES[USUAL]).measured(), _USUAL[0]) for course in _POOL]
-    with Workers(settings.processes) as workers:  # forked here: the processes have the scenarios
+    usual_rewards = [reward(run(course, HEURISTIC_RULES[USUAL]).measured(), usual) for course in pool]
+    with start_workers(settings.processes, settings.ray, (pool, usual)) as workers:
         for generation in range(first, settings.generations):
             chosen = rng.choice(settings.pool, settings.episodes, replace=False).tolist()
             candidates = strategy.ask()
@@ -161,7 +159,7 @@ def _search(settings: SearchSettings, report: Report) -> Residual:
                 passed = time.monotonic() - started
                 left = passed / (generation + 1 - first) * (settings.generations - generation - 1)
                 checkpoint.write((strategy, rng, generation + 1))
-                gain = np.mean(found) - np.mean([usual[at] for at in chosen])
+                gain = np.mean(found) - np.mean([usual_rewards[at] for at in chosen])
                 report(
                     f"generation {generation + 1}/{settings.generations}: {gain:+.4f} against {USUAL}, "
                     f"step {strategy.sigma:.2f}, {passed:.0f} s, {left:.0f} s left"
@@ -200,7 +198,7 @@ class Checkpoint:
 
     def __init__(self, settings: SearchSettings) -> None:
         self.path = settings.out.with_name(f"{settings.out.name}.checkpoint")
-        self._settings = replace(settings, generations=1, out=Path(), processes=None)  # these may change
+        self._settings = replace(settings, generations=1, out=Path(), processes=None, ray=None)  # these may change
 
     def read(self) -> tuple[cma.CMAEvolutionStrategy, np.random.Generator, int] | None:
         """What was written by a search of the same settings. Raises InvalidConfiguration for one of others."""
@@ -228,11 +226,11 @@ class Checkpoint:
         self.path.unlink(missing_ok=True)
 
 
-def _worth(what: tuple[Residual, Sequence[int], float]) -> float:
+def _worth(pool: Sequence[Course], usual: Baseline, what: tuple[Residual, Sequence[int], float]) -> float:
     """The mean reward of a candidate over these scenarios."""
     candidate, chosen, temperature = what
-    played = [run(_POOL[at], candidate.rule(_POOL[at], temperature)) for at in chosen]
-    return float(np.mean([reward(one.measured(), _USUAL[0]) for one in played]))
+    played = [run(pool[at], candidate.rule(pool[at], temperature)) for at in chosen]
+    return float(np.mean([reward(one.measured(), usual) for one in played]))
 
 
 def compare(
@@ -244,7 +242,7 @@ def compare(
 ) -> dict[str, float]:
     """How much better than its rivals the rule is on scenarios that it has not seen, with 95 % intervals."""
     figures: dict[str, float] = {}
-    with Workers(settings.processes) as workers:
+    with start_workers(settings.processes, settings.ray) as workers:
         for setup in STANDARD[:2]:
             fresh = courses(workers, setup, EVALUATION, range(settings.checked))
             runs = [run(course, rule).measured() for course in fresh]

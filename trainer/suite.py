@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing import get_context
-from typing import Any, TypeVar
 
 import numpy as np
 
 from policy.episode import POOL, EpisodeSettings
 from policy.simulator import SimulatorSettings
 from trainer.scenarios import Course, course_of
+from trainer.workers import Workers
 from trainer.workloads import WorkloadSettings, example_nodes, random_workload
 
 START_MS = EpisodeSettings().start_ms
@@ -62,32 +59,6 @@ STANDARD = (
     _setup("3 x failures", 0.9, failure_rate=0.06, node_losses_per_hour=0.15),
 )
 SUITES: Mapping[str, Sequence[Setup]] = {"standard": STANDARD, "quick": STANDARD[:2]}
-
-Item = TypeVar("Item")
-Answer = TypeVar("Answer")
-
-
-class Workers:
-    """Processes that share out independent work. One worker: this process."""
-
-    def __init__(self, count: int | None = None) -> None:
-        self.count = count or len(os.sched_getaffinity(0))
-        self._pool = ProcessPoolExecutor(self.count, mp_context=get_context("fork")) if self.count > 1 else None
-
-    def map(self, work: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
-        """The answers, in the order of the items."""
-        return map(work, items) if self._pool is None else self._pool.map(work, items)
-
-    def close(self) -> None:
-        """End the processes."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
 
 
 def courses(workers: Workers, setup: Setup, purpose: int, seeds: Iterable[int]) -> list[Course]:

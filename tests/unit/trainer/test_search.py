@@ -16,7 +16,7 @@ from trainer.evaluate import NAMES, USUAL, EvaluationSettings, as_json, evaluate
 from trainer.rules import HEURISTIC_RULES, rule_of
 from trainer.scenarios import run
 from trainer.search import Checkpoint, SearchSettings, find, search
-from trainer.suite import EVALUATION, REFERENCE, STANDARD, TRAINING, Setup, Workers
+from trainer.suite import EVALUATION, REFERENCE, STANDARD, TRAINING, Setup
 from trainer.workloads import WorkloadSettings
 
 
@@ -117,19 +117,6 @@ def test_scenarios_of_one_purpose_are_in_no_other():
 
     assert len({tuple(a) for a in arrivals.values()}) == 3
     assert setup.course(TRAINING, 0).scenario.arrival_ms_w.tolist() == arrivals[TRAINING]
-
-
-def test_workers_answer_in_order_however_many_they_are():
-    assert [list(_squares(count)) for count in (1, 2)] == [[0, 1, 4, 9]] * 2
-
-
-def _squares(count: int):
-    with Workers(count) as workers:
-        return list(workers.map(_square, range(4)))
-
-
-def _square(number: int) -> int:
-    return number * number
 
 
 def test_a_network_that_adds_to_the_linear_score_is_not_played_as_one(weights):
