@@ -18,7 +18,7 @@ import typer
 from schemas.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from schemas.records import NodeSpec
+    from schemas.records import NodeSpec, Reward
     from streams.config import Settings
 
 EXIT_UNFINISHED = 1
@@ -145,7 +145,8 @@ def up(nodes: Nodes = None, time_scale: TimeScale = None, policy: PolicyName = N
     settings = _settings(config, cluster__nodes=nodes, policy__name=policy)
     settings = _with_environment(settings, nodes, time_scale or settings.cluster.time_scale, policy, config)
     _specs(settings)
-    with Installation(settings, None, lambda step: print(f"… {step}", file=sys.stderr)) as installation:
+    progress = partial(print, "…", file=sys.stderr)
+    with Installation(settings, None, progress, records_rewards=True) as installation:
         _hold_signals()
         print(f"export HEADRACE_KAFKA__BOOTSTRAP_SERVERS={installation.kafka.bootstrap_servers}", flush=True)
         print(f"metrics, health: http://127.0.0.1:{installation.port}/metrics", file=sys.stderr)
@@ -254,6 +255,104 @@ def placements(
         timeout_s = None if follow else 2.0
         for placement in client.placements(from_start=from_start, timeout_s=timeout_s, every_outcome=every_outcome):
             print(json.dumps(to_plain(placement)), flush=True)
+
+
+@app.command(epilog="Example: headrace reward --out results; headrace reward etl_pipeline-1/cleaning")
+def reward(
+    decision: Annotated[str | None, typer.Argument(help="WORKFLOW or WORKFLOW/TASK: its decisions in full.")] = None,
+    hours: Annotated[float, typer.Option(min=0, help="How far to look back.")] = 24.0,
+    from_start: Annotated[bool, typer.Option("--from-start", help="Look at all that Kafka has.")] = False,
+    last: Annotated[int, typer.Option(min=1, help="Decisions of the table, the newest.")] = 20,
+    out: Annotated[Path | None, typer.Option(help="Folder for rewards.jsonl and reward.svg.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Show what lies in this folder instead; asks no broker.")] = None,
+    record: Annotated[bool, typer.Option("--record", help="Record rewards in their topic until Ctrl-C.")] = False,
+    metrics_port: Annotated[int | None, typer.Option(help="With --record: serve /metrics here.")] = None,
+    weight: Annotated[list[str] | None, typer.Option(help="NAME=NUMBER: weigh decisions so from now on.")] = None,
+    parent: Parent = None,
+    config: Config = None,
+) -> None:
+    """Show what decisions were worth, term by term; record it; change the weights while everything runs."""
+    from rich.console import Console
+
+    from streams import reward_report
+
+    settings = _settings(config)
+    if record:
+        _record_rewards(settings, None if from_start else hours, metrics_port, parent)
+        return
+    if weight:
+        _weigh(settings, weight)
+        return
+    found = reward_report.read(folder) if folder else _rewards(settings, None if from_start else hours)
+    shown = reward_report.chosen(found, decision) if decision else found[-last:]
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.print(reward_report.table(shown))
+    for one in shown if decision else ():
+        console.print(reward_report.details(one))
+    if out is not None:
+        reward_report.write(found, out, f"headrace: rewards of pool {settings.pool}")
+
+
+def _rewards(settings: Settings, hours: float | None) -> list[Reward]:
+    """The recorded rewards, and what follows from the topics beyond them."""
+    from streams.installation import require_broker
+    from streams.rewards import latest, rewards_of
+    from streams.topic_admin import check_topics
+
+    require_broker(settings)
+    check_topics(settings.kafka, settings.topics)
+    rewards = rewards_of(settings, settings.kafka, hours)
+    return latest([*rewards.recorded(), *rewards.news()])
+
+
+def _record_rewards(settings: Settings, hours: float | None, port: int | None, parent: int | None) -> None:
+    from prometheus_client import start_http_server
+
+    from schemas.errors import InvalidConfiguration
+    from schemas.logs import set_up
+    from streams.installation import require_broker
+    from streams.kafka import Publisher
+    from streams.registry import codec_for
+    from streams.rewards import Recorder, rewards_of
+    from streams.topic_admin import check_topics
+
+    set_up(settings.log_level)
+    require_broker(settings)
+    check_topics(settings.kafka, settings.topics)
+    _follow_parent(parent)
+    if port is not None:
+        try:
+            start_http_server(port, settings.worker.host)
+        except OSError as error:
+            raise InvalidConfiguration("--metrics-port", f"{port}: {error.strerror}", "choose another port") from error
+    with closing(Publisher(settings.kafka, settings.topics, codec_for(settings.kafka))) as publisher:
+        recorder = Recorder(rewards_of(settings, settings.kafka, hours), publisher)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: recorder.stop())
+        recorder.run()
+
+
+def _weigh(settings: Settings, given: list[str]) -> None:
+    """Tell every recorder of the pool, those to come too, of new weights."""
+    from policy.credit import NEW_WEIGHTS
+    from policy.reward import changed
+    from schemas.errors import InvalidConfiguration
+    from schemas.records import Control
+    from schemas.topics import CONTROL
+    from streams.installation import require_broker
+    from streams.kafka import Publisher
+    from streams.registry import codec_for
+
+    pairs = [text.partition("=") for text in given]
+    if wrong := next((text for text, (_, equals, _) in zip(given, pairs, strict=True) if not equals), None):
+        raise InvalidConfiguration("--weight", f"'{wrong}' is not NAME=NUMBER", "write for instance sla=0.3")
+    arguments = {name: number for name, _, number in pairs}
+    weights = changed(settings.reward, arguments)
+    require_broker(settings)
+    with closing(Publisher(settings.kafka, settings.topics, codec_for(settings.kafka))) as publisher:
+        control = Control(settings.pool, int(time.time() * 1000), NEW_WEIGHTS, arguments)
+        publisher.send(CONTROL, f"{settings.pool} {NEW_WEIGHTS}", control)
+    print(" ".join(f"{name}={value:g}" for name, value in vars(weights).items()))
 
 
 @app.command()
@@ -380,10 +479,19 @@ def train_search(
 
 @app.command(epilog="Example: headrace evaluate --suite quick --seeds 8")
 def evaluate(
-    suite: Annotated[str, typer.Option(help="`standard` or `quick`.")] = "standard",
+    suite: Annotated[
+        str, typer.Option(help="`standard`, `quick`, `large` (to 5,000 nodes), `headline` or `traces`.")
+    ] = "standard",
     seeds: Annotated[int, typer.Option(help="Scenarios of each row, the same for every policy.")] = 24,
     weights: Annotated[Path | None, typer.Option(help="Weights to compare; none: those that come along.")] = None,
+    traces: Annotated[Path | None, typer.Option(help="A folder of real traces, for the rows made from them.")] = None,
+    heuristics: Annotated[
+        str | None, typer.Option(help="Only these, divided by commas; kube_default is always there.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="A file for all figures, as JSON.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="A file for the differences with their intervals, as SVG.")
+    ] = None,
     ray: RayAddress = None,
     config: Config = None,
 ) -> None:
@@ -391,19 +499,32 @@ def evaluate(
     from rich.console import Console
 
     from policy.weight_set import read_weights, shipped_weights
+    from schemas.errors import InvalidConfiguration
 
     with _training_packages():
         from trainer.evaluate import EvaluationSettings, as_json, show
         from trainer.evaluate import evaluate as compare
-        from trainer.rules import rule_of
+        from trainer.headline import show_beside
+        from trainer.intervals_picture import draw
+        from trainer.rules import HEURISTIC_RULES, rule_of
     settings = _settings(config)
+    names = tuple(heuristics.split(",")) if heuristics is not None else tuple(HEURISTIC_RULES)
     chosen = read_weights(weights) if weights else shipped_weights()
     actor = {"actor": rule_of(chosen, settings.policy.temperature)}
     progress = partial(print, file=sys.stderr, flush=True)
-    report = compare(EvaluationSettings(suite=suite, seeds=seeds, ray=ray), actor, progress)
-    show(report, Console(width=None if sys.stdout.isatty() else 140), "actor")
+    for path in (out, picture):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise InvalidConfiguration(str(path), "its folder does not exist", "make the folder, or name another")
+    asked = EvaluationSettings(suite=suite, seeds=seeds, traces=traces, heuristics=names, ray=ray)
+    report = compare(asked, actor, progress)
+    console = Console(width=None if sys.stdout.isatty() else 180)
+    show(report, console, "actor")
+    if suite == "headline":
+        show_beside(report, console, "actor")
     if out is not None:
         out.write_text(as_json(report))
+    if picture is not None:
+        picture.write_text(draw(report, "actor"), encoding="utf-8")
 
 
 @app.command(epilog="Example: headrace second-opinion --seed 7")
@@ -440,6 +561,60 @@ def cloudsim_jars() -> list[Path]:
     with _training_packages("cloudsim"):
         from trainer.cloudsim import JARS
     return jars.installed(jars.read_list(JARS), cache_folder(os.environ) / "cloudsim", "CloudSim Plus")
+
+
+@app.command(epilog="Example: headrace demo --out results, then: headrace gap results --write fitted.yaml")
+def gap(
+    logs: Annotated[
+        list[Path] | None,
+        typer.Argument(help="A folder of `headrace demo --out`, its trace.jsonl, or topics' records as JSON lines."),
+    ] = None,
+    from_kafka: Annotated[bool, typer.Option("--from-kafka", help="Read the pool's topics.")] = False,
+    hours: Annotated[float, typer.Option(min=0, help="With --from-kafka: what arrived in the last hours.")] = 24.0,
+    nodes: Annotated[Path | None, typer.Option(help="The nodes, where the logs do not say what they are.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A file for all figures, as JSON.")] = None,
+    write: Annotated[Path | None, typer.Option(help="A settings file that gets the suggested settings.")] = None,
+    config: Config = None,
+) -> None:
+    """Compare a logged run with the simulator: which of its settings the log contradicts, and what fits."""
+    from dataclasses import replace
+
+    from rich.console import Console
+
+    from policy.episode import EpisodeSettings
+    from policy.heuristics import HEURISTICS
+    from schemas.errors import InvalidInput
+    from schemas.node_file import read_nodes
+    from streams import policies
+    from streams.config import write_simulator
+    from streams.installation import require_broker
+    from streams.recent import recent_records
+    from streams.topic_admin import check_topics
+
+    with _training_packages():
+        import scipy  # noqa: F401
+
+        from trainer.gap import as_json, gap_of, show
+        from trainer.log_files import read_logs
+    if bool(logs) == from_kafka:
+        raise InvalidInput("gap", "needs logs, or --from-kafka", "give one of the two")
+    settings = _settings(config)
+    log = read_logs(logs or [], read_nodes(nodes) if nodes else ())
+    if from_kafka:
+        require_broker(settings)
+        check_topics(settings.kafka, settings.topics)
+        for record in recent_records(settings.kafka, settings.topics, settings.pool, hours):
+            log.apply(record)
+    name = log.policy()
+    policy = replace(settings.policy, name=name if name in HEURISTICS else "actor" if name else settings.policy.name)
+    episode = EpisodeSettings(cluster=settings.cluster.simulator, state=settings.state, decide=settings.decide)
+    found = gap_of(log, episode, policies.build(policy))
+    show(found, Console(width=None if sys.stdout.isatty() else 160))
+    if out is not None:
+        out.write_text(as_json(found), encoding="utf-8")
+    if write is not None:
+        write_simulator(write, found.suggested())
+        print(f"wrote cluster.simulator to {write}")
 
 
 @contextmanager

@@ -78,6 +78,8 @@ class Machines(NamedTuple):
     """[N] what one share of the node has cost since the beginning: its price is shared out while it holds anything"""
     billed_ms_n: np.ndarray
     """[N] int64, up to when"""
+    cost_n: np.ndarray
+    """[N] what the node has cost up to then"""
     at_ms_s: np.ndarray
     order_s: np.ndarray
     heap_s: np.ndarray
@@ -129,6 +131,7 @@ def machines(
         np.zeros(nodes, np.int64),
         np.zeros(nodes),
         np.full(nodes, now_ms, np.int64),
+        np.zeros(nodes),
         np.zeros(subjects, np.int64),
         np.zeros(subjects, np.int64),
         np.zeros(subjects, np.int64),
@@ -226,7 +229,9 @@ def bill(m: Machines, node: int) -> None:
     """Share out what the node has cost since the last time."""
     if m.share_n[node] > 0:
         passed_ms = m.counters[NOW] - m.billed_ms_n[node]
-        m.bill_n[node] += passed_ms / 3_600_000 * m.price_n[node] / m.share_n[node]
+        cost = passed_ms / 3_600_000 * m.price_n[node]
+        m.bill_n[node] += cost / m.share_n[node]
+        m.cost_n[node] += cost
     m.billed_ms_n[node] = m.counters[NOW]
 
 

@@ -2,16 +2,19 @@
 
     R = - 0.4 turnaround / P95 - 0.3 cost / P95 + 0.2 SLA - 0.1 fragmentation - 0.05 imbalance
 
-Every term lies in [0, 1]. The P95 are those of the workflow's class under the cluster's own scheduler.
+Every term lies in [0, 1]. The P95 are those of the workflow's class under the cluster's own scheduler. What a single
+decision of a live pool is worth is `policy.credit`'s; the weights are the same.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from schemas.errors import InvalidConfiguration
+from schemas.fields import suggestion
 
 SLA_S = 300.0
 """A task should start within this time of becoming ready."""
@@ -26,6 +29,9 @@ class RewardWeights:
     sla: float = 0.2
     fragmentation: float = 0.1
     imbalance: float = 0.05
+    """Of a whole run's imbalance; of a single decision's balance, 1 - |load - mean| / mean."""
+    pcie: float = 0.0
+    """Of the share of the PCIe bandwidth that a GPU task finds free on its node; decisions only."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -59,6 +65,19 @@ class Run:
     sla_w: np.ndarray
     fragmentation: float
     imbalance: float
+
+
+def changed(weights: RewardWeights, arguments: Mapping[str, str]) -> RewardWeights:
+    """The weights with these instead, which come as text. Raises InvalidConfiguration."""
+    values: dict[str, float] = {}
+    for name, text in arguments.items():
+        if name not in vars(weights):
+            raise InvalidConfiguration(f"reward.{name}", "there is no such weight", suggestion(name, vars(weights)))
+        try:
+            values[name] = float(text)
+        except ValueError:
+            raise InvalidConfiguration(f"reward.{name}", f"'{text}' is no number", "give 0 to 100") from None
+    return replace(weights, **values)
 
 
 def baseline(runs: list[Run], classes: int) -> Baseline:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from policy.ledger import AttemptKey
+from schemas.conversion import to_plain
 from schemas.records import (
     EventKind,
     NodeSpec,
@@ -43,6 +44,31 @@ class Attempt:
     finish_s: float | None = None
     end: str | None = None
     policy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRow:
+    """One line of `trace.jsonl`, an attempt that ended. Times are event times in seconds; cores, GiB, devices."""
+
+    workflow_id: str
+    task_id: str
+    attempt: int
+    node: str
+    submit_time: float
+    ready_time: float
+    reserve_time: float
+    start_time: float
+    finish_time: float
+    event: str  # finished, failed, migrated
+    cpu: float
+    mem: float
+    gpu: int
+    parents: tuple[str, ...]
+    policy: str = ""
+    predicted_s: float | None = None  # run time on a node of speed 1
+    parent_bytes: tuple[int, ...] = ()  # what each parent hands on
+    node_lost: bool = False  # it failed because its node was lost
+    turn: int = 0  # attempts that were placed before: of those that came to a node together, who was first
 
 
 class Trace:
@@ -139,32 +165,38 @@ class Trace:
         return (ENDS[EventKind.NODE_LOST], min(later_ms)) if later_ms else (None, None)
 
     def rows(self) -> Iterator[dict[str, object]]:
-        """The ended attempts, one JSON object each: seconds, cores, GiB, devices."""
+        """The ended attempts, each a TraceRow as one JSON object."""
+        turn = {key: at for at, key in enumerate(self.placements)}
         for attempt in self.attempts():
-            if attempt.finish_s is None:
+            if attempt.finish_s is None or attempt.end is None:
                 continue
             task = attempt.task
-            yield {
-                "workflow_id": attempt.workflow_id,
-                "task_id": attempt.task_id,
-                "attempt": attempt.attempt,
-                "node": attempt.node_id,
-                "submit_time": self.submitted_s.get(attempt.workflow_id, attempt.ready_s),
-                "ready_time": attempt.ready_s,
-                "reserve_time": attempt.reserved_s,
-                "start_time": attempt.start_s,
-                "finish_time": attempt.finish_s,
-                "event": attempt.end,
-                "cpu": task.cpu,
-                "mem": task.memory_bytes / GIB,
-                "gpu": task.gpu,
-                "parents": [edge.task_id for edge in task.parents],
-                "policy": attempt.policy,
-            }
+            key = (attempt.workflow_id, attempt.task_id, attempt.attempt)
+            yield to_plain(
+                TraceRow(
+                    *key,
+                    attempt.node_id,
+                    self.submitted_s.get(attempt.workflow_id, attempt.ready_s),
+                    attempt.ready_s,
+                    attempt.reserved_s,
+                    attempt.start_s,
+                    attempt.finish_s,
+                    attempt.end,
+                    task.cpu,
+                    task.memory_bytes / GIB,
+                    task.gpu,
+                    tuple(edge.task_id for edge in task.parents),
+                    attempt.policy,
+                    task.runtime_s,
+                    tuple(edge.bytes for edge in task.parents),
+                    node_lost=key not in self.ended,
+                    turn=turn.get(key, 0),
+                )
+            )
 
 
 def cluster_object(specs: tuple[NodeSpec, ...]) -> dict[str, object]:
-    """The nodes as one JSON object, in the units of `Trace.rows`."""
+    """The nodes as one JSON object: a node file, in the units of TraceRow."""
     return {
         "nodes": [
             {
@@ -172,8 +204,10 @@ def cluster_object(specs: tuple[NodeSpec, ...]) -> dict[str, object]:
                 "cpu": spec.cpu,
                 "mem": spec.memory_bytes / GIB,
                 "gpu": spec.gpu,
+                "gpu_memory": spec.gpu_memory_bytes / GIB,
                 "speed": spec.speed,
                 "price_per_hour": spec.price_per_hour,
+                "bandwidth": f"{spec.bandwidth_bytes_per_s:.0f}B/s",
             }
             for spec in specs
         ]

@@ -62,6 +62,11 @@ class Manifest:
     """Of each part, one input and what it must answer."""
     evaluation: Mapping[str, float] = field(default_factory=dict)
     """How well they did when they were made."""
+    data: str = ""
+    """SHA-256 of what they were trained on, and of the settings of the training."""
+    config: str = ""
+    statistics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Of each feature, how it was distributed where they were trained."""
     order: Mapping[str, float] = field(default_factory=lambda: dict(SHORTEST_PATH))
     """By which waiting tasks are ordered: weights of ORDER_FEATURES, the largest sum first."""
 

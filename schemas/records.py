@@ -65,6 +65,19 @@ class EventKind(StrEnum):
     NODE_LOST = "node_lost"  # of a node, not of an attempt: everything on it is gone
 
 
+class Stage(StrEnum):
+    """How much of a decision's reward is measured; what is not is expected."""
+
+    UNKNOWN = "unknown"
+    PLACED = "placed"  # nothing but the pool as the decision left it
+    ENDED = "ended"  # cost and start of the attempt
+    SETTLED = "settled"  # all: the workflow is over
+
+
+REWARD_TERMS = ("makespan", "cost_cpu", "cost_gpu", "cost_storage", "sla", "fragmentation", "balance", "pcie")
+"""The terms of a decision's reward, in the order of the columns of `Reward`."""
+
+
 class Effect(StrEnum):
     """What a taint does to a task that does not tolerate it."""
 
@@ -310,3 +323,33 @@ class SnapshotPart:
     digest: str  # SHA-256 of the whole
     offsets: Mapping[str, int]  # topic -> the first offset that the state has not seen
     payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """What one decision was worth. Of several for one attempt, the one of the latest stage is in effect."""
+
+    pool: str
+    workflow_id: str
+    task_id: str
+    attempt: int
+    event_time_ms: int  # when the stage was reached
+    stage: Stage
+    decided_ms: int  # event time of the placement
+    node_id: str
+    workflow_class: WorkflowClass
+    reward: float  # the sum of the contributions
+    terms: tuple[float, ...]  # -1 to 1 each, in the order of REWARD_TERMS
+    weights: tuple[float, ...]  # theirs, with their signs, as they were when it was decided
+    contributions: tuple[float, ...]  # weight * term
+    costs: tuple[float, ...]  # of the attempt: cpu, gpu, storage; in the currency of the nodes' prices
+    turnaround_s: float | None = None  # of the workflow; None: it can never finish
+    path_s: float = 0.0  # of the workflow: its critical path of predicted run times
+    turnaround_p95_s: float | None = None  # what is usual for its class and path; None: nothing is known yet
+    costs_p95: tuple[float, ...] = ()  # the same for the costs
+    usual_of: int = 0  # workflows that finished in the last 7 days, on which `turnaround_p95_s` rests
+    wait_s: float | None = None  # from ready to started, at first to placed; None: it never started
+    stranded_gpu: float | None = None  # share of the free GPUs that no waiting or typical task can use
+    end: EventKind = EventKind.UNKNOWN  # how the attempt ended
+    policy: str = ""
+    model_version: str = ""

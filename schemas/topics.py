@@ -38,6 +38,7 @@ TASK_READY = Topic("task-ready", records.TaskReady, 7 * DAY_MS)
 PLACEMENTS = Topic("placements", records.Placement, 7 * DAY_MS)
 TASK_EVENTS = Topic("task-events", records.TaskEvent, 30 * DAY_MS)
 DECISIONS = Topic("decisions", records.DecisionBatch, 30 * DAY_MS)
+REWARDS = Topic("rewards", records.Reward, 30 * DAY_MS)
 MODELS = Topic("models", records.Model, None, is_partitioned_by_pool=False, config=LARGE)
 CONTROL = Topic("control", records.Control, None, is_partitioned_by_pool=False)
 DEAD_LETTERS = Topic("dead-letters", records.DeadLetter, 30 * DAY_MS, is_partitioned_by_pool=False, config=LARGE)
@@ -60,6 +61,7 @@ CATALOGUE = (
     CONTROL,
     DEAD_LETTERS,
     SNAPSHOTS,
+    REWARDS,
 )
 
 STATE_INPUTS = (WORKFLOW_SUBMITTED, NODE_METRICS, TASK_EVENTS, TASK_READY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,9 +13,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pydantic
+import yaml
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from policy.billing import CostSettings
 from policy.decide import DecideSettings
+from policy.reward import RewardWeights
+from policy.simulator import SimulatorSettings
 from policy.state import StateSettings
 from schemas.documents import parse, raising, read_text
 from schemas.errors import InvalidConfiguration
@@ -28,6 +33,8 @@ from streams.worker import WorkerSettings
 
 PREFIX = "HEADRACE_"
 SEE_README = "see the table of settings in the README"
+COMMENT = re.compile(r"(?:^|\s)#", re.MULTILINE)
+"""Also a text that looks like one: better refused than lost."""
 NOT_SETTINGS = ("HEADRACE_CACHE", "HEADRACE_CONFIG", "HEADRACE_TEST_BOOTSTRAP")
 
 
@@ -47,6 +54,8 @@ class Settings(BaseSettings):
     state: StateSettings = pydantic.Field(default_factory=StateSettings)
     decide: DecideSettings = pydantic.Field(default_factory=DecideSettings)
     policy: PolicySettings = pydantic.Field(default_factory=PolicySettings)
+    reward: RewardWeights = pydantic.Field(default_factory=RewardWeights)
+    cost: CostSettings = pydantic.Field(default_factory=CostSettings)
     cluster: ClusterSettings = pydantic.Field(default_factory=ClusterSettings)
 
     @pydantic.field_validator("policy", mode="before")
@@ -89,6 +98,31 @@ def load(path: Path | None = None, environment: Mapping[str, str] | None = None)
             f"{first['msg']} (it is {first.get('input')!r})",
             SEE_README,
         ) from error
+
+
+def write_simulator(path: Path, simulator: SimulatorSettings) -> None:
+    """Put these settings of the simulated cluster into a settings file; all others in it stay as they are.
+
+    Raises InvalidConfiguration, and leaves the file alone, where it is no settings file, or more than the settings
+    would be lost: comments.
+    """
+    values: dict[str, Any] = {}
+    if path.exists():
+        load(path, {})
+        values = _read(path)
+        if COMMENT.search(read_text(path)):
+            raise InvalidConfiguration(
+                str(path), "has comments, which would be lost", "name a new file, and copy its cluster.simulator"
+            )
+    cluster = {**(values.get("cluster") or {}), "simulator": dataclasses.asdict(simulator)}
+    values = {**values, "cluster": cluster}
+    text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    if parse(text, str(path)) != [values]:
+        raise InvalidConfiguration(str(path), "has texts that cannot be written back", "name a new file")
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidConfiguration(str(path), f"cannot be written ({error})") from error
 
 
 def _read(path: Path) -> dict[str, Any]:

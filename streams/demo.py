@@ -19,13 +19,14 @@ from policy.workflows import from_record
 from schemas.dag import check_fits
 from schemas.errors import HeadraceError
 from schemas.records import NodeSpec, WorkflowSubmitted
-from streams import gantt, policies
+from streams import gantt, policies, reward_report
 from streams.board import Board
 from streams.client import Client
 from streams.config import Settings
 from streams.installation import Installation
 from streams.policies import PolicySettings
 from streams.registry import codec_for
+from streams.rewards import latest, rewards_of
 from streams.watch import Watch
 
 COMPARED = ("kube_default", "heft", "srcp", "random")
@@ -59,6 +60,7 @@ def run(
         check_fits(workflow, specs, f"workflow {workflow.workflow_id}")
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
+    started = time.time()
     with Installation(settings, out, lambda step: console.print(f"[dim]… {step}[/]")) as installation:
         watch = Watch(installation.kafka, settings.topics, codec_for(installation.kafka), settings.pool)
         board = Board(specs, watch.trace, settings.cluster.time_scale)
@@ -70,6 +72,10 @@ def run(
             follow(watch, board, sum(len(w.tasks) for w in workflows), console)
         finally:
             watch.close()
+        if out is not None:
+            rewards = rewards_of(settings, installation.kafka, (time.time() - started) / 3600)
+            title = f"headrace: what the decisions of {settings.policy.name} were worth"
+            reward_report.write(latest([*rewards.recorded(), *rewards.news()]), out, title)
     report(watch.trace, workflows, specs, settings, out, console)
     return watch.trace.open_tasks == 0 and not watch.trace.refused
 
@@ -112,7 +118,9 @@ def report(
     console.print(table_of(summaries))
     if out is not None:
         write(trace, specs, summaries, out, settings.policy.name)
-        console.print(f"[dim]wrote trace.jsonl, cluster.json, summary.json and gantt.svg to {out}[/]")
+        console.print(
+            f"[dim]wrote trace.jsonl, cluster.json, summary.json, gantt.svg, rewards.jsonl and reward.svg to {out}[/]"
+        )
 
 
 def compare(workflows: Sequence[WorkflowSubmitted], specs: Sequence[NodeSpec], settings: Settings) -> list[Summary]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from policy.svg import line, picture, round_step, text
 from policy.trace import Attempt
 from schemas.records import NodeSpec
 
 WIDTH, LABEL, ROW, BAR, GAP, TOP = 1200, 130, 16, 12, 8, 56
-FONT = "font-family='sans-serif' font-size='11'"
-SMALL = "font-family='sans-serif' font-size='9'"
 GOLDEN = 0.618034
 """Hues this far apart stay distinct, however many there are."""
 LANES_SHOWN = 24
@@ -29,15 +28,16 @@ def draw(attempts: Sequence[Attempt], specs: Sequence[NodeSpec], title: str) -> 
     for spec in specs:
         lanes = _lanes([a for a in ended if a.node_id == spec.node_id])
         gpu = f", {spec.gpu} gpu" if spec.gpu else ""
-        body.append(f"<text x='4' y='{y + BAR}' {FONT}>{escape(spec.node_id)}</text>")
-        body.append(f"<text x='4' y='{y + BAR + 12}' {SMALL} fill='#777'>{spec.cpu:g} cpu{gpu}</text>")
+        body.append(text(4, y + BAR, spec.node_id))
+        body.append(text(4, y + BAR + 12, f"{spec.cpu:g} cpu{gpu}", size=9, fill="#777"))
         for lane, attempt in lanes:
             x = LABEL + (attempt.reserved_s - begin_s) * scale
             body.append(_bar(attempt, colours[attempt.workflow_id], x, y + lane * ROW, scale))
         height = max(2, 1 + max((lane for lane, _ in lanes), default=0)) * ROW
         y += height + GAP
-        body.append(f"<line x1='0' x2='{WIDTH}' y1='{y - GAP / 2}' y2='{y - GAP / 2}' stroke='#ddd'/>")
-    return "\n".join([*_head(title, ended, y), *_axis(span_s, scale, y), *body, "</svg>\n"])
+        body.append(line(0, y - GAP / 2, WIDTH, y - GAP / 2))
+    subtitle = f"{len(names)} workflows, {len(ended)} attempts; a colour a workflow, dashed: failed or migrated"
+    return picture(WIDTH, y + 10, title, subtitle, [*_axis(span_s, scale, y), *body])
 
 
 def _lanes(attempts: Sequence[Attempt]) -> list[tuple[int, Attempt]]:
@@ -64,35 +64,19 @@ def _bar(attempt: Attempt, fill: str, x: float, y: float, scale: float) -> str:
     label = ""
     if width > 60:
         shown = attempt.task_id[: int(width / 6.5)]
-        label = f"<text x='{x + 3:.1f}' y='{y + BAR - 2:.1f}' {SMALL}>{escape(shown)}</text>"
+        label = text(x + 3, y + BAR - 2, shown, size=9)
     return (
         f"<rect x='{x:.1f}' y='{y:.1f}' width='{width:.1f}' height='{BAR}' rx='2' fill='{fill}'{faded}>"
         f"<title>{escape(name)}</title></rect>{label}"
     )
 
 
-def _head(title: str, ended: Sequence[Attempt], height: float) -> list[str]:
-    workflows = len({a.workflow_id for a in ended})
-    return [
-        f"<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='{height + 10:.0f}' "
-        f"viewBox='0 0 {WIDTH} {height + 10:.0f}'>",
-        "<rect width='100%' height='100%' fill='white'/>",
-        f"<text x='4' y='20' font-family='sans-serif' font-size='16'>{escape(title)}</text>",
-        f"<text x='4' y='36' {FONT} fill='#555'>{workflows} workflows, {len(ended)} attempts; a colour a workflow, "
-        "dashed: failed or migrated</text>",
-    ]
-
-
 def _axis(span_s: float, scale: float, height: float) -> list[str]:
     """A line and its time at round intervals."""
-    step_s = next((s for s in _round_steps() if span_s / s <= 12), span_s)
+    step_s = round_step(span_s, 12)
     lines = []
     for number in range(int(span_s / step_s) + 1):
         x = LABEL + number * step_s * scale
-        lines.append(f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{TOP - 6}' y2='{height:.0f}' stroke='#eee'/>")
-        lines.append(f"<text x='{x + 2:.1f}' y='{TOP - 6}' {FONT} fill='#777'>{number * step_s:g} s</text>")
+        lines.append(line(x, TOP - 6, x, height, stroke="#eee"))
+        lines.append(text(x + 2, TOP - 6, f"{number * step_s:g} s", fill="#777"))
     return lines
-
-
-def _round_steps() -> list[float]:
-    return [mantissa * 10.0**power for power in range(-2, 8) for mantissa in (1, 2, 5)]

@@ -26,8 +26,17 @@ Progress = Callable[[str], None]
 class Installation:
     """Starts what is not there, in order, and stops it in the other. Use it in a `with` block."""
 
-    def __init__(self, settings: Settings, log_dir: Path | None = None, progress: Progress = lambda _: None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        log_dir: Path | None = None,
+        progress: Progress = lambda _: None,
+        *,
+        records_rewards: bool = False,
+    ) -> None:
         self.settings = settings
+        self.records_rewards = records_rewards
+        self.recorder: Supervised | None = None
         self.kafka = settings.kafka
         self.worker: Supervised | None = None
         self.cluster: Supervised | None = None
@@ -74,6 +83,8 @@ class Installation:
         self.worker = self._child("worker", [])
         self.cluster = self._child("cluster", [])
         self._wait_until_ready()
+        if self.records_rewards:
+            self.recorder = self._child("reward", ["--record"])
 
     def _child(self, name: str, arguments: list[str]) -> Supervised:
         log_file = self._log_dir / f"{name}.log" if self._log_dir else None
@@ -106,7 +117,7 @@ class Installation:
         raise HeadraceError(f"the worker is not ready: {problem}{where}")
 
     def _stop(self) -> None:
-        for child in (self.cluster, self.worker):
+        for child in (self.recorder, self.cluster, self.worker):
             if child is not None:
                 child.stop()
         if self._broker is not None:

@@ -56,6 +56,12 @@ SNAPSHOT_BYTES = Gauge("headrace_snapshot_bytes", "Size of the newest snapshot, 
 RESTORE_SECONDS = Histogram(
     "headrace_restore_seconds", "Time to take over a partition.", buckets=(0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60)
 )
+REWARDS = Counter("headrace_rewards_total", "Rewards recorded, by stage (placed, ended, settled).", ["stage"])
+REWARD_MEAN = Gauge(
+    "headrace_reward_mean",
+    "Mean contribution over the last settled decisions, by term (reward: all of them together).",
+    ["term"],
+)
 ACTOR = Info("headrace_actor", "The policy in use: name, version, and the provider that runs it (CUDA or CPU).")
 
 

@@ -67,6 +67,11 @@ class Origin:
     """How well they did."""
     order: Mapping[str, float] | None = None
     """How waiting tasks are ordered; None: the workflow with the shortest path left first."""
+    data: str = ""
+    """SHA-256 of what they were trained on, and of the settings of the training."""
+    config: str = ""
+    statistics: Mapping[str, Mapping[str, float]] | None = None
+    """Of each feature, how it was distributed there."""
 
 
 def export(network: ActorCritic, folder: Path, origin: Origin) -> WeightSet:
@@ -111,6 +116,9 @@ def exported(network: ActorCritic, origin: Origin) -> WeightSet:
         golden=golden,
         evaluation=origin.evaluation or {},
         order=origin.order or SHORTEST_PATH,
+        data=origin.data,
+        config=origin.config,
+        statistics=origin.statistics or {},
     )
     return WeightSet(manifest, files)
 

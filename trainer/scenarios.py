@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -72,6 +73,15 @@ class Played:
             sums[SCRAPS] / passed_ms,
             sums[SPREAD] / max(sums[LOAD], 1e-9),
         )
+
+
+def digest(courses: Iterable[Course]) -> str:
+    """SHA-256 over everything that happens in these courses whoever decides."""
+    whole = hashlib.sha256()
+    for course in courses:
+        for array in (*course.scenario, *course.machines()):
+            whole.update(np.ascontiguousarray(array).tobytes())
+    return whole.hexdigest()
 
 
 def run(course: Course, rule: Rule | RuleOf, log: int = 0) -> Played:

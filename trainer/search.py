@@ -7,6 +7,7 @@ plays the same episodes, so chance is the same for all of them.
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,25 +19,33 @@ import cma
 import numpy as np
 
 from policy.features import ORDER_FEATURES, PAIR_FEATURES
+from policy.heuristics import HEURISTICS
 from policy.network import HIDDEN
-from policy.reward import Baseline, reward
+from policy.reward import Baseline, baseline, reward
 from policy.weight_set import read_weights, write_weights
 from schemas.errors import InvalidConfiguration
+from schemas.records import WorkflowClass
+from trainer import acceptance
 from trainer.arena import ORDERS, PAIRS, Rule
 from trainer.evaluate import USUAL, usual_baseline
 from trainer.export import Origin, exported
 from trainer.intervals import interval
 from trainer.residual import Residual
 from trainer.rules import HEURISTIC_RULES, rule_of
-from trainer.scenarios import Course, RuleOf, run
+from trainer.scenarios import CLASSES, Course, RuleOf, digest, run
+from trainer.statistics import feature_statistics
 from trainer.suite import EVALUATION, STANDARD, TRAINING, courses
 from trainer.workers import Workers, start_workers
-from trainer.workloads import WorkloadSettings
+from trainer.workloads import SHAPES, Variation, WorkloadSettings
 
 START = {"crowded_finish": 6.0, "extra_cost": -2.0, "gpu_unneeded": -2.0}
 START_ORDER = {"remaining_path": -2.0}
+SIZES = ((0.5, 16), (0.7, 12), (0.9, 16), (1.1, 16), (0.8, 24), (0.7, 16))
+"""Load and nodes of the scenarios to learn from, in turn."""
+TASKS = 1900
+"""Of a scenario, about."""
 BEGINNING = 9
-"""What the random numbers of the first hidden units are for."""
+"""What the random numbers of the first hidden units, and of the kinds of work, are for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,48 +102,88 @@ class SearchSettings:
 Report = Callable[[str], None]
 
 
+@dataclass(frozen=True)
+class Practice:
+    """What a search learns from."""
+
+    courses: Sequence[Course]
+    usual: Sequence[Baseline]
+    """What is usual in each of them."""
+    reference: Baseline
+    """And on the scenarios that policies are compared on."""
+
+
 def search(settings: SearchSettings, report: Report = print) -> Path:
     """Find weights, compare them with the heuristics on fresh scenarios, and write them; returns their folder."""
     started = time.monotonic()
     before = None if settings.start is None else read_weights(settings.start)
-    best, usual = find(settings, report)
+    best, practice = find(settings, report)
     rivals = {name: HEURISTIC_RULES[name] for name in (USUAL, "srcp_spare_gpu")}
     if before is not None:
-        rivals["its start"] = rule_of(before, settings.temperature)
-    evaluation = compare(settings, partial(best.rule, temperature=settings.temperature), rivals, usual, report)
-    order = dict(zip(ORDER_FEATURES, map(float, best.weight_k), strict=True))
-    parent = None if before is None else before.manifest.version
-    origin = Origin(settings.command, settings.seed, parent, evaluation, order)
+        rivals[acceptance.START] = rule_of(before, settings.temperature)
+    evaluation = compare(
+        settings, partial(best.rule, temperature=settings.temperature), rivals, practice.reference, report
+    )
+    acceptance.refuse_worse(evaluation)
+    everywhere = replace(settings, out=Path(), start=None, processes=None, ray=None)
+    origin = Origin(
+        settings.command,
+        settings.seed,
+        parent=None if before is None else before.manifest.version,
+        evaluation=evaluation,
+        order=dict(zip(ORDER_FEATURES, map(float, best.weight_k), strict=True)),
+        data=digest(practice.courses),
+        config=hashlib.sha256(repr(everywhere).encode()).hexdigest(),
+        statistics=feature_statistics(HEURISTICS["srcp"], practice.courses[: len(SIZES)]),
+    )
     write_weights(exported(best.network(settings.seed), origin), settings.out)
     report(f"{settings.out}: {time.monotonic() - started:.0f} s")
     return settings.out
 
 
-def find(settings: SearchSettings, report: Report) -> tuple[Residual, Baseline]:
-    """The best policy, and the baseline of the reward that it was searched by."""
+def find(settings: SearchSettings, report: Report) -> tuple[Residual, Practice]:
+    """The best policy, and what it was learnt from."""
     started = time.monotonic()
     with start_workers(settings.processes, settings.ray) as workers:
         usual = usual_baseline(workers)
-        pool = _pool(workers, settings)
+        pool = practice_courses(workers, settings.seed, settings.pool)
+    own = [baseline([run(course, HEURISTIC_RULES[USUAL]).measured()], len(CLASSES)) for course in pool]
+    practice = Practice(pool, [of_course if at % 2 else usual for at, of_course in enumerate(own)], usual)
     report(f"{len(pool)} scenarios, {time.monotonic() - started:.0f} s")
-    return _search(settings, pool, usual, report), usual
+    return _search(settings, practice, report), practice
 
 
-def _pool(workers: Workers, settings: SearchSettings) -> list[Course]:
-    """Scenarios of mixed sizes and loads."""
-    sizes = ((0.5, 16), (0.7, 12), (0.9, 16), (1.1, 16), (0.8, 24), (0.7, 16))
-    return list(
-        workers.map(_training_course, [(settings.seed, at, *sizes[at % len(sizes)]) for at in range(settings.pool)])
-    )
+def practice_courses(workers: Workers, seed: int, count: int) -> list[Course]:
+    """Scenarios to learn from: every second one is of the usual work, the others of work of any kind."""
+    return list(workers.map(_practice_course, [(seed, at) for at in range(count)]))
 
 
-def _training_course(what: tuple[int, int, float, int]) -> Course:
-    seed, at, load, nodes = what
+def _practice_course(what: tuple[int, int]) -> Course:
+    seed, at = what
+    load, nodes = SIZES[at // 2 % len(SIZES)]
     workload = WorkloadSettings(workflows=70, tasks=(3, 50), load=load)
+    if at % 2:
+        workload = of_any_kind(np.random.default_rng((seed, at, BEGINNING)), load)
     return replace(STANDARD[0], nodes=nodes, workload=workload).course(TRAINING, 100_000 * seed + at)
 
 
-def _search(settings: SearchSettings, pool: Sequence[Course], usual: Baseline, report: Report) -> Residual:
+def of_any_kind(rng: np.random.Generator, load: float) -> WorkloadSettings:
+    """Work that may be tiny or long, wide or narrow, with GPUs or without, of one class or of several."""
+    tasks = ((1, 1), (1, 10), (3, 50), (5, 50), (20, 150))[int(rng.integers(5))]
+    kinds = rng.permutation(list(SHAPES))[: int(rng.integers(1, len(SHAPES) + 1))]
+    variation = Variation(
+        runtime=float(np.exp(rng.uniform(np.log(0.02), np.log(2)))),
+        width=float(np.exp(rng.uniform(0, np.log(12)))),
+        output=float(np.exp(rng.uniform(np.log(0.1), np.log(10)))),
+        gpu_share=float(rng.choice((0.0, 0.0, 0.5, 1.0, 2.0))),
+    )
+    workflows = int(np.clip(TASKS / np.mean(tasks), 20, 800))
+    return WorkloadSettings(
+        workflows=workflows, tasks=tasks, load=load, classes=tuple(map(WorkflowClass, kinds)), variation=variation
+    )
+
+
+def _search(settings: SearchSettings, practice: Practice, report: Report) -> Residual:
     """The mean of the last generation's distribution."""
     rng = np.random.default_rng((settings.seed, TRAINING))
     begin, unit = _begin(settings)
@@ -146,8 +195,12 @@ def _search(settings: SearchSettings, pool: Sequence[Course], usual: Baseline, r
         strategy, rng, first = saved
         report(f"{checkpoint.path}: goes on after generation {first}")
     started = time.monotonic()
-    usual_rewards = [reward(run(course, HEURISTIC_RULES[USUAL]).measured(), usual) for course in pool]
-    with start_workers(settings.processes, settings.ray, (pool, usual)) as workers:
+    rival = HEURISTIC_RULES[USUAL]
+    usual_rewards = [
+        reward(run(course, rival).measured(), known)
+        for course, known in zip(practice.courses, practice.usual, strict=True)
+    ]
+    with start_workers(settings.processes, settings.ray, (practice,)) as workers:
         for generation in range(first, settings.generations):
             chosen = rng.choice(settings.pool, settings.episodes, replace=False).tolist()
             candidates = strategy.ask()
@@ -226,11 +279,11 @@ class Checkpoint:
         self.path.unlink(missing_ok=True)
 
 
-def _worth(pool: Sequence[Course], usual: Baseline, what: tuple[Residual, Sequence[int], float]) -> float:
+def _worth(practice: Practice, what: tuple[Residual, Sequence[int], float]) -> float:
     """The mean reward of a candidate over these scenarios."""
     candidate, chosen, temperature = what
-    played = [run(pool[at], candidate.rule(pool[at], temperature)) for at in chosen]
-    return float(np.mean([reward(one.measured(), usual) for one in played]))
+    played = [(at, run(practice.courses[at], candidate.rule(practice.courses[at], temperature))) for at in chosen]
+    return float(np.mean([reward(one.measured(), practice.usual[at]) for at, one in played]))
 
 
 def compare(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,7 +24,7 @@ class Shape:
     output_mib: float
     gpu_share: float
     """Share of the tasks that need GPUs."""
-    width: int
+    width: float
     """Tasks a level, on average."""
 
 
@@ -38,6 +38,26 @@ SHAPES = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class Variation:
+    """How work differs from `SHAPES`: factors of what its tasks are like."""
+
+    runtime: float = 1.0
+    width: float = 1.0
+    output: float = 1.0
+    gpu_share: float = 1.0
+
+    def of(self, shape: Shape) -> Shape:
+        """The shape, varied."""
+        return replace(
+            shape,
+            runtime_s=shape.runtime_s * self.runtime,
+            width=shape.width * self.width,
+            output_mib=shape.output_mib * self.output,
+            gpu_share=min(1.0, shape.gpu_share * self.gpu_share),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkloadSettings:
     """How much work arrives, of what size."""
 
@@ -46,17 +66,26 @@ class WorkloadSettings:
     """Least and most tasks of a workflow."""
     load: float = 0.7
     """Work offered, as a share of what the pool's scarcer of cpu and gpu can do."""
+    classes: tuple[WorkflowClass, ...] = tuple(SHAPES)
+    """Of which they are, each as likely as the others."""
+    variation: Variation = Variation()
 
     def __post_init__(self) -> None:
-        if self.workflows < 1 or not 1 <= self.tasks[0] <= self.tasks[1] or not 0 < self.load < 100:
+        if self.workflows < 1 or not self.classes or not 1 <= self.tasks[0] <= self.tasks[1] or not 0 < self.load < 100:
             raise InvalidConfiguration("workload", f"{self} is out of range", "give positive numbers")
 
 
 def random_workflow(
-    rng: np.random.Generator, kind: WorkflowClass, tasks: int, workflow_id: str, pool: str, event_time_ms: int
+    rng: np.random.Generator,
+    kind: WorkflowClass,
+    tasks: int,
+    workflow_id: str,
+    pool: str,
+    event_time_ms: int,
+    variation: Variation | None = None,
 ) -> WorkflowSubmitted:
     """A layered DAG: each task depends on one to three tasks of the level before."""
-    shape = SHAPES[kind]
+    shape = (variation or Variation()).of(SHAPES[kind])
     levels: list[list[Task]] = []
     made = 0
     while made < tasks:
@@ -89,14 +118,14 @@ def _random_task(rng: np.random.Generator, shape: Shape, task_id: str, above: Se
 def random_workload(
     rng: np.random.Generator, specs: Sequence[NodeSpec], settings: WorkloadSettings, pool: str, start_ms: int
 ) -> list[WorkflowSubmitted]:
-    """Workflows of all classes with Poisson arrivals, at the load asked for."""
-    kinds = list(SHAPES)
+    """Workflows of the classes with Poisson arrivals, at the load asked for."""
+    kinds = settings.classes
     low, high = settings.tasks
-    workflows = [
-        random_workflow(rng, kinds[int(rng.integers(len(kinds)))], int(rng.integers(low, high + 1)), f"w{i}", pool, 0)
-        for i in range(settings.workflows)
-    ]
-    gap_s = _busy_s(workflows, specs) / settings.workflows / settings.load
+    workflows = []
+    for i in range(settings.workflows):
+        kind, tasks = kinds[int(rng.integers(len(kinds)))], int(rng.integers(low, high + 1))
+        workflows.append(random_workflow(rng, kind, tasks, f"w{i}", pool, 0, settings.variation))
+    gap_s = busy_s(workflows, specs) / settings.workflows / settings.load
     arrivals_ms = start_ms + 1 + np.cumsum(rng.exponential(1000 * gap_s, settings.workflows)).astype(np.int64)
     return [
         WorkflowSubmitted(w.pool, w.workflow_id, int(at_ms), w.name, w.workflow_class, w.env, w.tasks)
@@ -104,7 +133,7 @@ def random_workload(
     ]
 
 
-def _busy_s(workflows: Sequence[WorkflowSubmitted], specs: Sequence[NodeSpec]) -> float:
+def busy_s(workflows: Sequence[WorkflowSubmitted], specs: Sequence[NodeSpec]) -> float:
     """How long the whole pool would be busy with this work, if it packed perfectly."""
     tasks = [t for w in workflows for t in w.tasks]
     cpu_s = sum(t.runtime_s * t.cpu for t in tasks) / sum(s.cpu * s.speed for s in specs)

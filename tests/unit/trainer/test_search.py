@@ -12,9 +12,11 @@ from policy.actor import Actor, ActorSettings
 from policy.features import ORDER_FEATURES
 from policy.weight_set import read_weights
 from schemas.errors import InvalidConfiguration, UnusableWeights
-from trainer.evaluate import NAMES, USUAL, EvaluationSettings, as_json, evaluate, show
+from trainer.acceptance import START, refuse_worse
+from trainer.evaluate import USUAL, EvaluationSettings, as_json, evaluate, show
+from trainer.figures import NAMES
 from trainer.rules import HEURISTIC_RULES, rule_of
-from trainer.scenarios import run
+from trainer.scenarios import digest, run
 from trainer.search import Checkpoint, SearchSettings, find, search
 from trainer.suite import EVALUATION, REFERENCE, STANDARD, TRAINING, Setup
 from trainer.workloads import WorkloadSettings
@@ -58,8 +60,8 @@ def test_what_was_found_serves(found):
 
 
 def test_one_seed_makes_one_set_of_weights_and_another_another(tmp_path):
-    first, second = (find(small(tmp_path / name), silent)[0].tolist() for name in "ab")
-    other = find(small(tmp_path / "c", seed=1), silent)[0].tolist()
+    first, second = (find(small(tmp_path / name), silent)[0].vector().tolist() for name in "ab")
+    other = find(small(tmp_path / "c", seed=1), silent)[0].vector().tolist()
 
     assert first == second
     assert first != other
@@ -86,7 +88,7 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_weights(tmp_path, monkeyp
     resumed, _ = find(settings, said.append)
 
     assert any("goes on after generation 10" in line for line in said)
-    assert resumed.tolist() == straight.tolist()
+    assert resumed.vector().tolist() == straight.vector().tolist()
     assert not Checkpoint(settings).path.exists()
 
 
@@ -119,9 +121,54 @@ def test_scenarios_of_one_purpose_are_in_no_other():
     assert setup.course(TRAINING, 0).scenario.arrival_ms_w.tolist() == arrivals[TRAINING]
 
 
-def test_a_network_that_adds_to_the_linear_score_is_not_played_as_one(weights):
-    with pytest.raises(UnusableWeights, match="not linear"):
+def test_a_network_that_looks_at_the_nodes_windows_is_not_played(weights):
+    with pytest.raises(UnusableWeights, match="nodes' windows"):
         rule_of(weights, 0.3)
+
+
+def test_hidden_units_are_searched_from_linear_weights_on(found, tmp_path):
+    parent = read_weights(found[0])
+    settings = small(tmp_path, hidden=3, start=found[0], generations=3, step=0.3)
+
+    weights = read_weights(search(settings, silent))
+
+    manifest = weights.manifest
+    assert manifest.parent == parent.manifest.version
+    assert {"load 0.7, reward over its start", "load 0.9, reward over its start, margin"} <= set(manifest.evaluation)
+    assert "--hidden 3 --start" in manifest.command
+    assert callable(rule_of(weights, 0.3))
+
+
+def test_search_begins_with_linear_weights_only(found, tmp_path):
+    search(small(tmp_path, hidden=2, start=found[0], generations=1, step=0.1), silent)
+
+    with pytest.raises(InvalidConfiguration, match="not linear"):
+        find(small(tmp_path / "next", hidden=2, start=tmp_path / "weights"), silent)
+
+
+def test_weights_that_are_worse_than_their_start_are_refused():
+    worse = {f"load 0.7, reward over {START}": -0.02, f"load 0.7, reward over {START}, margin": 0.01}
+
+    refuse_worse({name: value / 4 if "margin" not in name else value for name, value in worse.items()})
+    with pytest.raises(UnusableWeights, match="worse than what they were trained from"):
+        refuse_worse(worse)
+
+
+def test_the_manifest_says_what_the_weights_were_made_of(found):
+    manifest = read_weights(found[0]).manifest
+
+    assert len(manifest.data) == len(manifest.config) == 64
+    share = manifest.statistics["pair.finish"]
+    assert 0 < share["p1"] <= share["mean"] <= share["p99"] == 1
+    assert set(manifest.statistics["pool.queue_length"]) == {"mean", "std", "p1", "p99"}
+
+
+def test_the_digest_of_scenarios_tells_one_set_from_another():
+    setup = Setup(name="small", nodes=6, workload=WorkloadSettings(workflows=4, tasks=(2, 4), load=0.5))
+    first, second = (setup.course(TRAINING, seed) for seed in (0, 1))
+
+    assert digest([first, second]) == digest([setup.course(TRAINING, 0), second])
+    assert digest([first, second]) != digest([second, first])
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +188,7 @@ def test_the_report_holds_what_the_runs_gave(report):
 
 
 def test_the_table_names_every_policy_and_the_best_heuristic(report):
-    console = Console(width=140, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(width=180, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
 
     show(report, console, "actor")
 
