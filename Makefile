@@ -39,7 +39,7 @@ $(VENV)/base: $(BIN)/uv $(SOURCES)
 	@touch $@
 
 $(VENV)/full: $(VENV)/base
-	$(INSTALL) --editable '.[train,cloudsim,test]'
+	$(INSTALL) --editable '.[train,cloudsim,ray,test]'
 	@touch $@
 
 clean:

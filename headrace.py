@@ -44,6 +44,10 @@ Config = Annotated[Path | None, typer.Option("--config", help="A YAML file of se
 Nodes = Annotated[Path | None, typer.Option(help="Nodes of the simulated cluster: YAML, JSON, or a trace's CSV.")]
 TimeScale = Annotated[float | None, typer.Option(help="How much faster than real time the cluster runs.")]
 PolicyName = Annotated[str | None, typer.Option("--policy", help="`actor`, or a heuristic such as heft or srcp.")]
+RayAddress = Annotated[
+    str | None,
+    typer.Option("--ray", help="Play on a Ray cluster: HOST:PORT of its head, or `local` (needs headrace[ray])."),
+]
 Parent = Annotated[int | None, typer.Option(hidden=True)]
 
 
@@ -452,6 +456,7 @@ def train_search(
     pool: Annotated[int, typer.Option(help="Scenarios of which they are drawn.")] = 96,
     step: Annotated[float, typer.Option(help="First standard deviation of the weights.")] = 2.0,
     seed: Annotated[int, typer.Option(help="One seed makes one set of weights.")] = 0,
+    ray: RayAddress = None,
 ) -> None:
     """Search the weights of a policy on whole episodes, and write them (for policy.weights)."""
     with _training_packages():
@@ -467,6 +472,7 @@ def train_search(
             pool=pool,
             step=step,
             seed=seed,
+            ray=ray,
         )
     )
 
@@ -486,6 +492,7 @@ def evaluate(
     picture: Annotated[
         Path | None, typer.Option(help="A file for the differences with their intervals, as SVG.")
     ] = None,
+    ray: RayAddress = None,
     config: Config = None,
 ) -> None:
     """Play the actor and every heuristic on the same simulated scenarios; show who is better, and how surely."""
@@ -508,7 +515,7 @@ def evaluate(
     for path in (out, picture):
         if path is not None and not path.absolute().parent.is_dir():
             raise InvalidConfiguration(str(path), "its folder does not exist", "make the folder, or name another")
-    asked = EvaluationSettings(suite=suite, seeds=seeds, traces=traces, heuristics=names)
+    asked = EvaluationSettings(suite=suite, seeds=seeds, traces=traces, heuristics=names, ray=ray)
     report = compare(asked, actor, progress)
     console = Console(width=None if sys.stdout.isatty() else 180)
     show(report, console, "actor")

@@ -8,6 +8,7 @@
     │   └── InvalidRecord         bytes in a topic that are no record of ours
     ├── UnusableWeights       a set of weights that must not decide
     ├── NotFetched            jars that are needed once on a machine cannot be had
+    ├── RayUnavailable        Ray cannot be had, or has lost work too often
     ├── BrokerError           Kafka cannot be had, or not in the state that is needed
     └── StateLost             the state of a partition cannot be restored
 
@@ -63,6 +64,10 @@ class UnusableWeights(HeadraceError):
 
 class NotFetched(HeadraceError):
     """Jars that are needed once on a machine cannot be fetched, or not be kept."""
+
+
+class RayUnavailable(HeadraceError):
+    """A Ray cluster cannot be had, cannot do our work, or has lost it too often."""
 
 
 class BrokerError(HeadraceError):

@@ -30,12 +30,12 @@ from trainer.suite import (
     TRACE_NAMES,
     WITH_TRACES,
     Setup,
-    Workers,
     courses,
     rows_of,
     trace_of,
 )
 from trainer.trace_workloads import TraceSettings
+from trainer.workers import Workers, start_workers
 
 USUAL = "kube_default"
 """Whose runs make the reward's baseline, and with whom everybody is compared."""
@@ -50,6 +50,8 @@ class EvaluationSettings:
     """Scenarios of each row."""
     first_seed: int = 0
     processes: int | None = None
+    ray: str | None = None
+    """Address of the Ray cluster that plays; None: processes of this machine."""
     traces: Path | None = None
     """A folder of traces (`trainer.traces`), whose rows the suites `standard` and `traces` then have."""
     heuristics: tuple[str, ...] = tuple(HEURISTIC_RULES)
@@ -117,10 +119,10 @@ def evaluate(settings: EvaluationSettings, others: Mapping[str, Rule], report: C
     chosen = {name: rule for name, rule in HEURISTIC_RULES.items() if name in (*settings.heuristics, USUAL)}
     rules = {**chosen, **others}
     setups = rows_of(settings.suite, settings.traces)
-    # Read before there are worker processes, which then have them too.
+    # Read before there are worker processes, which then have them too; those on Ray read them where they are.
     notes = {setup.name: trace_of(setup).notes for setup in setups if isinstance(setup.workload, TraceSettings)}
     figures: dict[str, dict[str, list[Figures]]] = {}
-    with Workers(settings.processes) as workers:
+    with start_workers(settings.processes, settings.ray) as workers:
         usual = usual_baseline(workers)
         for setup in setups:
             own = usual_baseline(workers, setup) if setup.name in notes else usual

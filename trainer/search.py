@@ -34,7 +34,8 @@ from trainer.residual import Residual
 from trainer.rules import HEURISTIC_RULES, rule_of
 from trainer.scenarios import CLASSES, Course, RuleOf, digest, run
 from trainer.statistics import feature_statistics
-from trainer.suite import EVALUATION, STANDARD, TRAINING, Workers, courses
+from trainer.suite import EVALUATION, STANDARD, TRAINING, courses
+from trainer.workers import Workers, start_workers
 from trainer.workloads import SHAPES, Variation, WorkloadSettings
 
 START = {"crowded_finish": 6.0, "extra_cost": -2.0, "gpu_unneeded": -2.0}
@@ -73,6 +74,8 @@ class SearchSettings:
     seed: int = 0
     processes: int | None = None
     """None: one for each processor."""
+    ray: str | None = None
+    """Address of the Ray cluster that plays; None: processes of this machine."""
 
     def __post_init__(self) -> None:
         for name, least in (("generations", 1), ("candidates", 4), ("episodes", 1), ("pool", 1), ("checked", 2)):
@@ -98,50 +101,59 @@ class SearchSettings:
 
 Report = Callable[[str], None]
 
-_POOL: list[Course] = []
-"""The scenarios, in each process."""
-_USUAL: list[Baseline] = []
-"""And what is usual in each."""
+
+@dataclass(frozen=True)
+class Practice:
+    """What a search learns from."""
+
+    courses: Sequence[Course]
+    usual: Sequence[Baseline]
+    """What is usual in each of them."""
+    reference: Baseline
+    """And on the scenarios that policies are compared on."""
 
 
 def search(settings: SearchSettings, report: Report = print) -> Path:
     """Find weights, compare them with the heuristics on fresh scenarios, and write them; returns their folder."""
     started = time.monotonic()
     before = None if settings.start is None else read_weights(settings.start)
-    best, usual = find(settings, report)
+    best, practice = find(settings, report)
     rivals = {name: HEURISTIC_RULES[name] for name in (USUAL, "srcp_spare_gpu")}
     if before is not None:
         rivals[acceptance.START] = rule_of(before, settings.temperature)
-    evaluation = compare(settings, partial(best.rule, temperature=settings.temperature), rivals, usual, report)
+    evaluation = compare(
+        settings, partial(best.rule, temperature=settings.temperature), rivals, practice.reference, report
+    )
     acceptance.refuse_worse(evaluation)
+    everywhere = replace(settings, out=Path(), start=None, processes=None, ray=None)
     origin = Origin(
         settings.command,
         settings.seed,
         parent=None if before is None else before.manifest.version,
         evaluation=evaluation,
         order=dict(zip(ORDER_FEATURES, map(float, best.weight_k), strict=True)),
-        data=digest(_POOL),
-        config=hashlib.sha256(repr(replace(settings, out=Path(), start=None, processes=None)).encode()).hexdigest(),
-        statistics=feature_statistics(HEURISTICS["srcp"], _POOL[: len(SIZES)]),
+        data=digest(practice.courses),
+        config=hashlib.sha256(repr(everywhere).encode()).hexdigest(),
+        statistics=feature_statistics(HEURISTICS["srcp"], practice.courses[: len(SIZES)]),
     )
     write_weights(exported(best.network(settings.seed), origin), settings.out)
     report(f"{settings.out}: {time.monotonic() - started:.0f} s")
     return settings.out
 
 
-def find(settings: SearchSettings, report: Report) -> tuple[Residual, Baseline]:
-    """The best policy, and the baseline by which it is compared with others at the end."""
+def find(settings: SearchSettings, report: Report) -> tuple[Residual, Practice]:
+    """The best policy, and what it was learnt from."""
     started = time.monotonic()
-    with Workers(settings.processes) as workers:
+    with start_workers(settings.processes, settings.ray) as workers:
         usual = usual_baseline(workers)
-        _POOL[:] = practice(workers, settings.seed, settings.pool)
-    own = [baseline([run(course, HEURISTIC_RULES[USUAL]).measured()], len(CLASSES)) for course in _POOL]
-    _USUAL[:] = [of_course if at % 2 else usual for at, of_course in enumerate(own)]
-    report(f"{len(_POOL)} scenarios, {time.monotonic() - started:.0f} s")
-    return _search(settings, report), usual
+        pool = practice_courses(workers, settings.seed, settings.pool)
+    own = [baseline([run(course, HEURISTIC_RULES[USUAL]).measured()], len(CLASSES)) for course in pool]
+    practice = Practice(pool, [of_course if at % 2 else usual for at, of_course in enumerate(own)], usual)
+    report(f"{len(pool)} scenarios, {time.monotonic() - started:.0f} s")
+    return _search(settings, practice, report), practice
 
 
-def practice(workers: Workers, seed: int, count: int) -> list[Course]:
+def practice_courses(workers: Workers, seed: int, count: int) -> list[Course]:
     """Scenarios to learn from: every second one is of the usual work, the others of work of any kind."""
     return list(workers.map(_practice_course, [(seed, at) for at in range(count)]))
 
@@ -171,7 +183,7 @@ def of_any_kind(rng: np.random.Generator, load: float) -> WorkloadSettings:
     )
 
 
-def _search(settings: SearchSettings, report: Report) -> Residual:
+def _search(settings: SearchSettings, practice: Practice, report: Report) -> Residual:
     """The mean of the last generation's distribution."""
     rng = np.random.default_rng((settings.seed, TRAINING))
     begin, unit = _begin(settings)
@@ -184,8 +196,11 @@ def _search(settings: SearchSettings, report: Report) -> Residual:
         report(f"{checkpoint.path}: goes on after generation {first}")
     started = time.monotonic()
     rival = HEURISTIC_RULES[USUAL]
-    usual = [reward(run(course, rival).measured(), known) for course, known in zip(_POOL, _USUAL, strict=True)]
-    with Workers(settings.processes) as workers:  # forked here: the processes have the scenarios
+    usual_rewards = [
+        reward(run(course, rival).measured(), known)
+        for course, known in zip(practice.courses, practice.usual, strict=True)
+    ]
+    with start_workers(settings.processes, settings.ray, (practice,)) as workers:
         for generation in range(first, settings.generations):
             chosen = rng.choice(settings.pool, settings.episodes, replace=False).tolist()
             candidates = strategy.ask()
@@ -197,7 +212,7 @@ def _search(settings: SearchSettings, report: Report) -> Residual:
                 passed = time.monotonic() - started
                 left = passed / (generation + 1 - first) * (settings.generations - generation - 1)
                 checkpoint.write((strategy, rng, generation + 1))
-                gain = np.mean(found) - np.mean([usual[at] for at in chosen])
+                gain = np.mean(found) - np.mean([usual_rewards[at] for at in chosen])
                 report(
                     f"generation {generation + 1}/{settings.generations}: {gain:+.4f} against {USUAL}, "
                     f"step {strategy.sigma:.2f}, {passed:.0f} s, {left:.0f} s left"
@@ -236,7 +251,7 @@ class Checkpoint:
 
     def __init__(self, settings: SearchSettings) -> None:
         self.path = settings.out.with_name(f"{settings.out.name}.checkpoint")
-        self._settings = replace(settings, generations=1, out=Path(), processes=None)  # these may change
+        self._settings = replace(settings, generations=1, out=Path(), processes=None, ray=None)  # these may change
 
     def read(self) -> tuple[cma.CMAEvolutionStrategy, np.random.Generator, int] | None:
         """What was written by a search of the same settings. Raises InvalidConfiguration for one of others."""
@@ -264,11 +279,11 @@ class Checkpoint:
         self.path.unlink(missing_ok=True)
 
 
-def _worth(what: tuple[Residual, Sequence[int], float]) -> float:
+def _worth(practice: Practice, what: tuple[Residual, Sequence[int], float]) -> float:
     """The mean reward of a candidate over these scenarios."""
     candidate, chosen, temperature = what
-    played = [(at, run(_POOL[at], candidate.rule(_POOL[at], temperature))) for at in chosen]
-    return float(np.mean([reward(one.measured(), _USUAL[at]) for at, one in played]))
+    played = [(at, run(practice.courses[at], candidate.rule(practice.courses[at], temperature))) for at in chosen]
+    return float(np.mean([reward(one.measured(), practice.usual[at]) for at, one in played]))
 
 
 def compare(
@@ -280,7 +295,7 @@ def compare(
 ) -> dict[str, float]:
     """How much better than its rivals the rule is on scenarios that it has not seen, with 95 % intervals."""
     figures: dict[str, float] = {}
-    with Workers(settings.processes) as workers:
+    with start_workers(settings.processes, settings.ray) as workers:
         for setup in STANDARD[:2]:
             fresh = courses(workers, setup, EVALUATION, range(settings.checked))
             runs = [run(course, rule).measured() for course in fresh]

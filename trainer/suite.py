@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +17,7 @@ from schemas.records import NodeSpec, WorkflowClass
 from trainer.scenarios import Course, course_of
 from trainer.trace_workloads import TraceSettings, fitted, trace_workload
 from trainer.traces import Trace, read_trace
+from trainer.workers import Workers
 from trainer.workloads import WorkloadSettings, example_nodes, random_workload
 
 START_MS = EpisodeSettings().start_ms
@@ -147,33 +144,6 @@ def rows_of(suite: str, traces: Path | None) -> tuple[Setup, ...]:
     if not rows:
         raise InvalidConfiguration(f"evaluate.suite {suite}", "has no rows without traces", "give --traces DIR")
     return rows
-
-
-Item = TypeVar("Item")
-Answer = TypeVar("Answer")
-
-
-class Workers:
-    """Processes that share out independent work. One worker: this process."""
-
-    def __init__(self, count: int | None = None) -> None:
-        self.count = count or len(os.sched_getaffinity(0))
-        self._pool = ProcessPoolExecutor(self.count, mp_context=get_context("fork")) if self.count > 1 else None
-
-    def map(self, work: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[Answer]:
-        """The answers, in the order of the items."""
-        return map(work, items) if self._pool is None else self._pool.map(work, items)
-
-    def close(self) -> None:
-        """End the processes."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
 
 
 def courses(workers: Workers, setup: Setup, purpose: int, seeds: Iterable[int]) -> list[Course]:

@@ -18,7 +18,7 @@ from trainer.figures import NAMES
 from trainer.rules import HEURISTIC_RULES, rule_of
 from trainer.scenarios import digest, run
 from trainer.search import Checkpoint, SearchSettings, find, search
-from trainer.suite import EVALUATION, REFERENCE, STANDARD, TRAINING, Setup, Workers
+from trainer.suite import EVALUATION, REFERENCE, STANDARD, TRAINING, Setup
 from trainer.workloads import WorkloadSettings
 
 
@@ -119,19 +119,6 @@ def test_scenarios_of_one_purpose_are_in_no_other():
 
     assert len({tuple(a) for a in arrivals.values()}) == 3
     assert setup.course(TRAINING, 0).scenario.arrival_ms_w.tolist() == arrivals[TRAINING]
-
-
-def test_workers_answer_in_order_however_many_they_are():
-    assert [list(_squares(count)) for count in (1, 2)] == [[0, 1, 4, 9]] * 2
-
-
-def _squares(count: int):
-    with Workers(count) as workers:
-        return list(workers.map(_square, range(4)))
-
-
-def _square(number: int) -> int:
-    return number * number
 
 
 def test_a_network_that_looks_at_the_nodes_windows_is_not_played(weights):
