@@ -88,14 +88,14 @@ class SearchSettings:
         if self.episodes > self.pool:
             raise InvalidConfiguration("search.episodes", "are more than the pool has", f"give {self.pool} at most")
 
-    @property
-    def command(self) -> str:
-        """The command that makes these weights again."""
-        start = f" --hidden {self.hidden}" if self.hidden else ""
-        start += f" --start {self.start}" if self.start else ""
+    def command(self, before: str | None = None) -> str:
+        """What makes these weights again; `before`: what made those that it begins with."""
+        first = "" if before is None else f"{before} --out start && "
+        start = "" if before is None else " --start start"
         return (
-            f"headrace train search --generations {self.generations} --candidates {self.candidates} "
-            f"--episodes {self.episodes} --pool {self.pool} --step {self.step:g} --seed {self.seed}{start}"
+            f"{first}headrace train search --generations {self.generations} --candidates {self.candidates} "
+            f"--episodes {self.episodes} --pool {self.pool} --step {self.step:g} --hidden {self.hidden} "
+            f"--seed {self.seed}{start}"
         )
 
 
@@ -127,7 +127,7 @@ def search(settings: SearchSettings, report: Report = print) -> Path:
     acceptance.refuse_worse(evaluation)
     everywhere = replace(settings, out=Path(), start=None, processes=None, ray=None)
     origin = Origin(
-        settings.command,
+        settings.command(None if before is None else before.manifest.command),
         settings.seed,
         parent=None if before is None else before.manifest.version,
         evaluation=evaluation,

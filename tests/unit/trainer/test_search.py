@@ -135,7 +135,8 @@ def test_hidden_units_are_searched_from_linear_weights_on(found, tmp_path):
     manifest = weights.manifest
     assert manifest.parent == parent.manifest.version
     assert {"load 0.7, reward over its start", "load 0.9, reward over its start, margin"} <= set(manifest.evaluation)
-    assert "--hidden 3 --start" in manifest.command
+    assert manifest.command.startswith(f"{parent.manifest.command} --out start && headrace train search ")
+    assert "--hidden 3 --seed 0 --start start" in manifest.command
     assert callable(rule_of(weights, 0.3))
 
 
