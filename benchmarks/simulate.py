@@ -80,9 +80,6 @@ def main() -> None:
     episodes(course(SMALL))
     for nodes in NODES:
         costs = steps(course(nodes), nodes)
-        report("environment steps with features", "steps/CPU-s", [1 / c for c in costs], nodes=nodes, target=_target(nodes))
+        target = {"target": 100_000} if nodes == SMALL else {}
+        report("environment steps with features", "steps/CPU-s", [1 / c for c in costs], nodes=nodes, **target)
         report("a step, for each node", "ns", [1e9 * c / nodes for c in costs], nodes=nodes)
-
-
-def _target(nodes: int) -> int | None:
-    return 100_000 if nodes == SMALL else None

@@ -159,7 +159,9 @@ def two_way_interval(value_sv: np.ndarray) -> tuple[float, float]:
 def table(rows: Sequence[Row]) -> str:
     """The rows as text."""
     setups = tuple(rows[0].gain_at)
-    lines = [f"{'':28}  {'reward over the start':>21}  {'over everything':>18}  " + "  ".join(f"{s:>8}" for s in setups)]
+    lines = [
+        f"{'':28}  {'reward over the start':>21}  {'over everything':>18}  " + "  ".join(f"{s:>8}" for s in setups)
+    ]
     for row in rows:
         less = "" if row.variant == FULL else f"{row.less:+.4f} ± {row.less_margin:.4f}"
         at = "  ".join(f"{row.gain_at[s]:+8.4f}" for s in setups)

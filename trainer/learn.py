@@ -97,7 +97,9 @@ class LearnSettings:
             raise InvalidConfiguration("learn", "key_share and trace are shares", "give 0 to 1")
         if self.minibatches > self.rollouts.environments:
             raise InvalidConfiguration(
-                "learn.minibatches", "are more than there are environments", f"give {self.rollouts.environments} at most"
+                "learn.minibatches",
+                "are more than there are environments",
+                f"give {self.rollouts.environments} at most",
             )
         if self.epochs > 1 and not self.clip:
             raise InvalidConfiguration("learn.epochs", "more than one needs clipping", "give --clip 0.2 as well")
@@ -112,6 +114,7 @@ class LearnSettings:
         """The command that makes these weights again."""
         more = f" --clip {self.clip:g} --epochs {self.epochs}" if self.clip else ""
         more += f" --start {self.start}" if self.start else ""
+        more += f" --traces {self.rollouts.traces}" if self.rollouts.traces else ""
         return f"headrace train learn --decisions {self.decisions} --seed {self.seed}{more}"
 
     @property

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from policy.simulator import SimulatorSettings
+from trainer.anomalies import with_anomalies
 from trainer.scenarios import Course
 from trainer.suite import CLUSTER, TRAINING, Setup
 from trainer.workloads import WorkloadSettings
@@ -20,6 +21,10 @@ TROUBLES: Mapping[str, SimulatorSettings] = {
     "latency": replace(CLUSTER, transfer_noise=1.2),
 }
 """What the adversary may bring, beside the usual cluster."""
+RECORDED = "recorded"
+"""The trouble of episodes whose nodes are slow as real machines were."""
+RECORDED_SHARE = 0.1
+"""Of the episodes, where there are recordings."""
 
 STAGES = ((0.0, (2, 5)), (0.1, (5, 10)), (0.2, (5, 20)), (0.35, (5, 50)))
 """From which share of the training on workflows have how many tasks."""
@@ -39,12 +44,17 @@ class Lesson:
     at: int
     """Its number among those that are like it."""
 
-    def course(self, seed: int) -> Course:
-        """The scenario, of a training with this seed."""
+    def course(self, seed: int, recorded: Sequence[np.ndarray] = ()) -> Course:
+        """The scenario, of a training with this seed; `recorded`: spells of machines, for those with RECORDED."""
+        cluster = TROUBLES.get(self.trouble, replace(CLUSTER, slow_spells_per_hour=0.0))
         load, nodes = POOLS[self.at % len(POOLS)]
         workload = WorkloadSettings(workflows=round(2 * TASKS / sum(self.tasks)), tasks=self.tasks, load=load)
-        setup = Setup(name=self.trouble, nodes=nodes, workload=workload, cluster=TROUBLES[self.trouble])
-        return setup.course(TRAINING, 1_000_000 + 100_000 * seed + self.at)
+        setup = Setup(name=self.trouble, nodes=nodes, workload=workload, cluster=cluster)
+        number = 1_000_000 + 100_000 * seed + self.at
+        course = setup.course(TRAINING, number)
+        if self.trouble != RECORDED:
+            return course
+        return with_anomalies(course, recorded, np.random.default_rng((TRAINING, number, 1)))
 
 
 def tasks_at(share: float, is_staged: bool) -> tuple[int, int]:
@@ -62,7 +72,7 @@ class Adversary:
     """
 
     names: Sequence[str] = tuple(TROUBLES)
-    loss: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TROUBLES, 0.0))
+    loss: dict[str, float] = field(default_factory=lambda: dict.fromkeys((*TROUBLES, RECORDED), 0.0))
     memory: float = 0.8
     sharpness: float = 0.01
     """How large a difference in reward makes one trouble e times as likely as another."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from policy.network import ActorCritic
 from policy.reward import Baseline, reward
+from trainer.anomalies import recordings
 from trainer.arena import NOBODY, Rule
 from trainer.boards import Board, Head, encode, rule_in
-from trainer.practice import CALM, NODES, Adversary, Lesson, tasks_at
+from trainer.practice import CALM, NODES, RECORDED, RECORDED_SHARE, Adversary, Lesson, tasks_at
 from trainer.scenarios import run
 from trainer.steps import Prices, Steps, prices
 
@@ -38,6 +40,8 @@ class RolloutSettings:
     """Whether half of the episodes bring more trouble than is usual."""
     sees_dags: bool = True
     """Whether the tasks' embeddings are looked at."""
+    traces: Path | None = None
+    """Folder of recorded node metrics: a tenth of the episodes then has the anomalies of one; None: none has."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,7 @@ class Rollouts:
         self.gains: list[float] = []
         """Of the episodes that are over: how much more reward than the start got in them."""
         self._start, self._weight_k, self._usual = start, weight_k, usual
+        self._recorded = [] if settings.traces is None else recordings(settings.traces)
         self._known: dict[Lesson, Known] = {}
         self._steps = Steps(settings.environments, NODES)
         self._episodes: list[Episode] = []
@@ -173,7 +178,9 @@ class Rollouts:
 
     def _lesson(self, share: float) -> Lesson:
         at = int(self.rng.integers(self.settings.pool))
-        return Lesson(tasks_at(share, self.settings.is_staged), self.adversary.choose(self.rng), at)
+        is_recorded = bool(self._recorded) and self.rng.random() < RECORDED_SHARE
+        trouble = RECORDED if is_recorded else self.adversary.choose(self.rng)
+        return Lesson(tasks_at(share, self.settings.is_staged), trouble, at)
 
     def _board(self, e: int) -> Board:
         return self._known[self._episodes[e].lesson].board
@@ -181,7 +188,7 @@ class Rollouts:
     def _learnt(self, lesson: Lesson) -> Known:
         """What is known of the lesson, which is made when it first comes."""
         if lesson not in self._known:
-            board = Board(lesson.course(self.settings.seed))
+            board = Board(lesson.course(self.settings.seed, self._recorded))
             rule = rule_in(self._start, self._weight_k, self.settings.temperature, board)
             usual = reward(run(board.course, rule).measured(), self._usual)
             self._known[lesson] = Known(board, rule, prices(board.course, self._usual), usual)
@@ -217,5 +224,3 @@ def _index(boards: list[Board], board: Board) -> int:
             return at
     boards.append(board)
     return len(boards) - 1
-
-
