@@ -23,11 +23,11 @@ except ImportError as error:
 
 SMALL = 16
 NODES = (SMALL, 64, 256, 1000, 5000)
-ENVIRONMENTS = 16
+ENVIRONMENTS = 64
 ROUNDS = 7
 STEPS = 400
 """Of each environment in a round; fewer on large pools, as REACH says."""
-REACH = 2_000_000
+REACH = 4_000_000
 """Decisions times nodes of a round."""
 EPISODES = ("kube_default", "srcp_spare_gpu", "heft")
 
@@ -66,7 +66,7 @@ def steps(scenario: Course, nodes: int) -> list[float]:
     found = []
     for _ in range(ROUNDS + 1):
         for e in range(ENVIRONMENTS):
-            games.put(e, scenario, HEURISTIC_RULES["srcp"], terms, skipped=40 * e)
+            games.put(e, scenario, HEURISTIC_RULES["srcp"], terms, skipped=15 * e)
         used_s = 0.0
         for _ in range(count):
             earliest_e = games.seen.pair_epn[:, 0].argmax(axis=1)

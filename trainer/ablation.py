@@ -42,6 +42,7 @@ class AblationSettings:
     """Fresh scenarios of each load."""
     clip: float = 0.2
     epochs: int = 2
+    learning_rate: float = 1e-3
     seed: int = 0
     processes: int | None = None
     """Trainings at the same time; None: one for each processor."""
@@ -66,7 +67,13 @@ class AblationSettings:
         """The settings of a training with everything."""
         seed = 1000 * self.seed + training
         return LearnSettings(
-            out=Path(), start=self.start, decisions=self.decisions, clip=self.clip, epochs=self.epochs, seed=seed
+            out=Path(),
+            start=self.start,
+            decisions=self.decisions,
+            clip=self.clip,
+            epochs=self.epochs,
+            learning_rate=self.learning_rate,
+            seed=seed,
         )
 
 

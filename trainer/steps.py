@@ -1,9 +1,10 @@
 """Many episodes side by side, one decision at a time: what a policy learns from that is trained step by step.
 
 The games are those of `trainer.arena`; what is new here is who chooses, and the reward of each choice. It is shaped: as
-soon as a choice makes a workflow's finish later than it looked before, it says so, instead of when the workflow ends.
-Summed over an episode it is what `policy.reward` says of it times the number of workflows, but for a part that is the
-same whoever decides, and for what had to be guessed ahead.
+soon as a choice makes a workflow's finish later than it looked before, or its nodes dearer, it says so, instead of when
+the workflow ends. Summed over an episode, and but for a part that is the same whoever decides, it is the turnaround of
+`policy.reward` times the number of workflows, and its cost, late starts and fragmentation as far as they are foreseen.
+Imbalance is left out: it depends on all choices together, and good policies are at its bound.
 Axes: E environments, N nodes (padded to the most of all), P pair features, C changing features.
 """
 
@@ -17,7 +18,7 @@ from numba.typed import List
 from policy.physics import NOW
 from policy.reward import Baseline, RewardWeights, Run
 from trainer import arena
-from trainer.arena import ARRIVED, CHANGING, NOBODY, PAIRS, SCRAPS, SLA_MS, SPREAD, Outcome, Rule
+from trainer.arena import ARRIVED, CHANGING, NOBODY, PAIRS, SLA_MS, Outcome, Rule
 from trainer.compiled import by_reference, compiled
 from trainer.scenarios import Course, Played
 
@@ -40,11 +41,7 @@ class Prices(NamedTuple):
     sla_w: np.ndarray
     """[W] of a task that is placed too late"""
     scraps: np.ndarray
-    """[1] of a millisecond of SCRAPS"""
-    spread: np.ndarray
-    """[1] of a millisecond of SPREAD"""
-    most_ms: np.ndarray
-    """[1] of SPREAD beyond which it counts no more"""
+    """[1] of a millisecond of fragmentation"""
 
 
 class Account(NamedTuple):
@@ -52,19 +49,20 @@ class Account(NamedTuple):
 
     until_ms_t: np.ndarray
     """[T] when the attempt that was placed last probably ends"""
-    until_ms_n: np.ndarray
-    """[N] when the last of those on the node does"""
+    running_q: np.ndarray
+    """The tasks that were placed, and may not be over."""
+    is_running_t: np.ndarray
+    """Whether the task is among them."""
     cost_w: np.ndarray
-    """[W] what the workflow costs so far"""
+    """[W] the workflow's shares of what its nodes cost, up to the ends of its attempts"""
     finish_ms_w: np.ndarray
     """[W]; of those that have not come, what it will be when they come"""
-    sums: np.ndarray
-    """SCRAPS and SPREAD"""
     counts: np.ndarray
 
 
-TASK, LOOKED_MS, FIRST = range(3)
-"""Counts: the task to be decided, when the last look was, the first workflow that may not be over."""
+TASK, LOOKED_MS, FIRST, RUNNING = range(4)
+"""Counts: the task to be decided, when the last look was, the first workflow that may not be over, tasks that may be
+running."""
 
 
 class Game(NamedTuple):
@@ -153,7 +151,7 @@ def _decided(g, t, node) -> float:  # type: ignore[no-untyped-def]
     """Place the task and play on; returns the reward."""
     reward = _place(g, t, node)
     _go_on(g)
-    return reward + _slip(g, g.scenario.workflow_t[t]) + _integrate(g)
+    return reward + _slip(g, g.scenario.workflow_t[t])
 
 
 @compiled
@@ -163,23 +161,65 @@ def _go_on(g) -> None:  # type: ignore[no-untyped-def]
 
 @compiled
 def _place(g, t, node) -> float:  # type: ignore[no-untyped-def]
-    """Place the task; returns what that costs: how much longer the node is held, and coming too late."""
+    """Place the task; returns what that costs, as far as the nodes and the start of the task go."""
     m, s, w, a = g.machines, g.scenario, g.world, g.account
     workflow, now_ms = s.workflow_t[t], m.counters[NOW]
     k = w.ready_t[t] % s.run_chance_tk.shape[1]
     is_late = w.attempt_t[t] < 0 and now_ms - w.ready_ms_t[t] > SLA_MS
-    held_until_ms = max(float(now_ms), a.until_ms_n[node]) if m.held_n[node] > 0 else float(now_ms)
+    before = w.totals[2]
     arena._place(m, s, w, g.outcome, t, node)
+    scraps = (w.totals[2] - before) / len(w.scraps_n)
     # What is usual on such a node as it is now, crowded or slow; this attempt's own luck is taken out.
     transfer_ms = m.transfer_ms_a[t] / s.transfer_chance_tk[t, k]
     run_ms = m.run_ms_a[t] / max(s.run_chance_tk[t, k], LEAST_CHANCE)
-    until_ms = now_ms + transfer_ms + run_ms
-    a.until_ms_t[t], a.until_ms_n[node] = until_ms, max(held_until_ms, until_ms)
-    longer_ms = max(0.0, until_ms - held_until_ms)
-    room = max(0.0, g.prices.dearest_w[workflow] - a.cost_w[workflow])
-    cost = m.price_n[node] * longer_ms / HOUR_MS
-    a.cost_w[workflow] += cost
-    return -g.prices.cost_w[workflow] * min(room, cost) - (g.prices.sla_w[workflow] if is_late else 0.0)
+    a.until_ms_t[t] = now_ms + transfer_ms + run_ms
+    if not a.is_running_t[t]:
+        a.is_running_t[t] = True
+        a.running_q[a.counts[RUNNING]] = t
+        a.counts[RUNNING] += 1
+    reward = -_bill(g, t, node, now_ms) - (g.prices.sla_w[workflow] if is_late else 0.0)
+    return reward - g.prices.scraps[0] * scraps * (transfer_ms + run_ms)
+
+
+@compiled
+def _bill(g, t, node, now_ms) -> float:  # type: ignore[no-untyped-def]
+    """What the node costs more with the task, priced: it pays for the time that it is there alone, and its share of the
+    time that others are there, who pay less by as much.
+    """
+    m, w, a = g.machines, g.world, g.account
+    until_ms, held_until_ms, others_ms = a.until_ms_t[t], float(now_ms), 0.0
+    at = 0
+    while at < a.counts[RUNNING]:
+        other = a.running_q[at]
+        if w.on_t[other] == NOBODY:
+            a.counts[RUNNING] -= 1
+            a.running_q[at], a.is_running_t[other] = a.running_q[a.counts[RUNNING]], False
+            continue
+        if w.on_t[other] == node and other != t:
+            held_until_ms = max(held_until_ms, a.until_ms_t[other])
+            others_ms += m.share_a[other] * max(0.0, min(a.until_ms_t[other], until_ms) - now_ms)
+        at += 1
+    alone_ms = max(0.0, until_ms - held_until_ms)
+    together_ms = until_ms - now_ms - alone_ms
+    own_ms = m.share_a[t] * together_ms
+    part_ms = together_ms * own_ms / max(own_ms + others_ms, 1e-9)
+    price = m.price_n[node] / HOUR_MS
+    total = _charge(g, g.scenario.workflow_t[t], price * (alone_ms + part_ms))
+    if others_ms > 0:
+        for at in range(a.counts[RUNNING]):
+            other = a.running_q[at]
+            if w.on_t[other] == node and other != t:
+                theirs_ms = m.share_a[other] * max(0.0, min(a.until_ms_t[other], until_ms) - now_ms)
+                total += _charge(g, g.scenario.workflow_t[other], -price * part_ms * theirs_ms / others_ms)
+    return total
+
+
+@compiled
+def _charge(g, workflow, cost) -> float:  # type: ignore[no-untyped-def]
+    """Add it to what the workflow costs; returns what that counts, as far as it counts at all."""
+    most, before = g.prices.dearest_w[workflow], g.account.cost_w[workflow]
+    g.account.cost_w[workflow] = before + cost
+    return g.prices.cost_w[workflow] * (min(before + cost, most) - min(before, most))
 
 
 @compiled
@@ -225,21 +265,12 @@ def _foreseen(g, workflow, now_ms) -> float:  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _integrate(g) -> float:  # type: ignore[no-untyped-def]
-    """What has been added to the sums over time, priced."""
-    before, p = g.account.sums, g.prices
-    scraps_ms, spread_ms = g.outcome.sums[SCRAPS], min(g.outcome.sums[SPREAD], p.most_ms[0])
-    total = p.scraps[0] * (scraps_ms - before[0]) + p.spread[0] * (spread_ms - before[1])
-    before[0], before[1] = scraps_ms, spread_ms
-    return -total
-
-
-@compiled
 def _show(g, seen, e) -> None:  # type: ignore[no-untyped-def]
     t, w = g.account.counts[TASK], g.world
     seen.task_e[e] = t
-    seen.mask_en[e] = False
-    seen.pair_epn[e] = 0
+    if t == NOBODY or len(w.mask_n) < seen.mask_en.shape[1]:
+        seen.mask_en[e] = False
+        seen.pair_epn[e] = 0
     if t == NOBODY:
         return
     arena._pairs(g.machines, g.scenario, w, t)
@@ -247,10 +278,10 @@ def _show(g, seen, e) -> None:  # type: ignore[no-untyped-def]
     for c in range(CHANGING):
         seen.changing_ec[e, c] = w.changing_c[c]
     for node in range(len(w.mask_n)):
-        if w.mask_n[node]:
-            seen.mask_en[e, node] = True
-            for p in range(PAIRS):
-                seen.pair_epn[e, p, node] = w.pair_pn[p, node]
+        seen.mask_en[e, node] = w.mask_n[node]
+    for p in range(PAIRS):
+        for node in range(len(w.mask_n)):
+            seen.pair_epn[e, p, node] = w.pair_pn[p, node] if w.mask_n[node] else 0.0
 
 
 def prices(course: Course, usual: Baseline, weights: RewardWeights | None = None) -> Prices:
@@ -258,8 +289,6 @@ def prices(course: Course, usual: Baseline, weights: RewardWeights | None = None
     weights = weights or RewardWeights()
     s, workflows = course.scenario, len(course.workflows)
     lasts_ms = max(1.0, float((s.arrival_ms_w + 1000 * paths(course)).max() - s.start_ms))
-    milli = sum(spec.cpu for spec in course.specs) * 1000
-    busy_ms = max(1.0, 1000 * float((s.runtime_t * s.request_tr[:, arena.CPU]).sum()) / milli)
     turnaround_s_w = np.maximum(usual.turnaround_s_c[s.class_w], 1e-9)
     cost_w = np.maximum(usual.cost_c[s.class_w], 1e-9)
     return Prices(
@@ -269,8 +298,6 @@ def prices(course: Course, usual: Baseline, weights: RewardWeights | None = None
         cost_w,
         weights.sla / np.diff(s.first_w),
         np.full(1, weights.fragmentation * workflows / lasts_ms),
-        np.full(1, weights.imbalance * workflows / busy_ms),
-        np.full(1, busy_ms),
     )
 
 
@@ -305,11 +332,11 @@ class Steps:
         outcome = Outcome(np.full(workflows, -1), np.full(tasks, -1), np.zeros((0, 3), np.int64), np.zeros(6))
         account = Account(
             np.zeros(tasks),
-            np.zeros(len(course.specs)),
+            np.zeros(tasks, np.int64),
+            np.zeros(tasks, np.bool_),
             np.zeros(workflows),
             np.minimum(s.arrival_ms_w + 1000 * paths(course), prices.latest_ms_w),
-            np.zeros(2),
-            np.array([NOBODY, s.start_ms, 0], np.int64),
+            np.array([NOBODY, s.start_ms, 0, 0], np.int64),
         )
         played = Played(course, outcome, course.machines(), 0)
         parts = (played.machines, s, rule, outcome, prices, account)

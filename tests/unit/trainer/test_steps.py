@@ -55,7 +55,7 @@ def test_the_rewards_of_an_episode_rank_policies_as_the_reward_does(courses, usu
 
 def test_what_is_priced_as_turnaround_is_the_turnaround_but_for_what_nobody_can_change(courses, usual):
     steps = Steps(1, 12)
-    weights = RewardWeights(cost=0, sla=0, fragmentation=0, imbalance=0)
+    weights = RewardWeights(cost=0, sla=0, fragmentation=0)
     differences = []
     for rule in POLICIES.values():
         steps.put(0, courses[0], rule, prices(courses[0], usual, weights), TO_THE_END)
