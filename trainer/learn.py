@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
 from policy.features import ORDER_FEATURES, PAIR_FEATURES
+from policy.heuristics import HEURISTICS
 from policy.network import CLOSED, CONTEXT, HIDDEN, KEY, ActorCritic
 from policy.reward import Baseline
 from policy.weight_set import WeightSet, read_weights, write_weights
@@ -35,10 +36,15 @@ from trainer.residual import FIXED, Residual, changing_columns
 from trainer.returns import Scale, advantages
 from trainer.rollouts import Batch, Rollouts, RolloutSettings
 from trainer.rules import HEURISTIC_RULES, rule_of
+from trainer.scenarios import digest
 from trainer.search import START, START_ORDER, SearchSettings, compare
+from trainer.statistics import feature_statistics
 from trainer.suite import Workers
 
 Report = Callable[[str], None]
+
+DESCRIBED = 6
+"""Scenarios, the last ones, of which the manifest says how the features are distributed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +183,7 @@ def learn(settings: LearnSettings, report: Report = print) -> Path:
     with one_thread(), _log(settings) as log:
         training = Training(settings, begin, usual)
         training.run(report, log, checkpoint)
-    chosen, is_better = judged(settings, begin, training.network, usual, report)
+    chosen, is_better = judged(settings, begin, training, usual, report)
     write_weights(chosen, settings.out)
     checkpoint.remove()
     kept = "the trained network" if is_better or settings.keep_anyway else "its start, which it does not beat for sure"
@@ -190,14 +196,24 @@ def _log(settings: LearnSettings) -> Any:
 
 
 def judged(
-    settings: LearnSettings, begin: Beginning, network: ActorCritic, usual: Baseline, report: Report
+    settings: LearnSettings, begin: Beginning, training: Training, usual: Baseline, report: Report
 ) -> tuple[WeightSet, bool]:
     """The weights to keep, with the comparison in their manifest, and whether the network is better than its start."""
     order = dict(zip(ORDER_FEATURES, map(float, begin.weight_k), strict=True))
     config = hashlib.sha256(settings.essence.encode()).hexdigest()
     parent = None if begin.weights is None else begin.weights.manifest.version
     start = begin.weights or exported(begin.network, Origin(settings.command, settings.seed, order=order))
-    trained = exported(network, Origin(settings.command, settings.seed, parent, order=order, config=config))
+    courses = training.rollouts.courses()
+    origin = Origin(
+        settings.command,
+        settings.seed,
+        parent,
+        order=order,
+        data=digest(courses),
+        config=config,
+        statistics=feature_statistics(HEURISTICS["srcp"], courses[-DESCRIBED:]),
+    )
+    trained = exported(training.network, origin)
     temperature = settings.rollouts.temperature
     rivals = {name: HEURISTIC_RULES[name] for name in (USUAL, "srcp_spare_gpu")}
     rivals[acceptance.START] = rule_of(start, temperature)

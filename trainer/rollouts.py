@@ -13,7 +13,7 @@ from trainer.anomalies import recordings
 from trainer.arena import NOBODY, Rule
 from trainer.boards import Board, Head, encode, rule_in
 from trainer.practice import CALM, NODES, RECORDED, RECORDED_SHARE, Adversary, Lesson, tasks_at
-from trainer.scenarios import run
+from trainer.scenarios import Course, run
 from trainer.steps import Prices, Steps, prices
 
 SOON_MS = 300_000
@@ -29,7 +29,7 @@ class RolloutSettings:
     """Decisions of each environment between two updates."""
     pool: int = 32
     """Episodes of each kind that there are."""
-    horizon_s: float = 60.0
+    horizon_s: float = 400.0
     """After this time a reward counts 1/e."""
     temperature: float = 0.3
     """As served."""
@@ -103,6 +103,8 @@ class Rollouts:
         self._start, self._weight_k, self._usual = start, weight_k, usual
         self._recorded = [] if settings.traces is None else recordings(settings.traces)
         self._known: dict[Lesson, Known] = {}
+        self._met: dict[Lesson, None] = {}
+        """The lessons so far, in the order in which they first came."""
         self._steps = Steps(settings.environments, NODES)
         self._episodes: list[Episode] = []
         self._tasks: tuple[int, int] | None = None
@@ -173,6 +175,7 @@ class Rollouts:
 
     def _begin(self, e: int, episode: Episode) -> None:
         known = self._learnt(episode.lesson)
+        self._met[episode.lesson] = None
         self._steps.put(e, known.board.course, known.rule, known.prices, episode.skipped)
         self._episodes[e : e + 1] = [episode]
 
@@ -194,6 +197,11 @@ class Rollouts:
             self._known[lesson] = Known(board, rule, prices(board.course, self._usual), usual)
         return self._known[lesson]
 
+    def courses(self) -> list[Course]:
+        """The scenarios of all lessons so far."""
+        known, seed = self._known, self.settings.seed
+        return [known[x].board.course if x in known else x.course(seed, self._recorded) for x in self._met]
+
     def state(self) -> dict[str, object]:
         """Where the environments stand, to be written down between two rolls."""
         return {
@@ -202,12 +210,14 @@ class Rollouts:
             "gains": self.gains,
             "tasks": self._tasks,
             "episodes": self._episodes,
+            "met": self._met,
         }
 
     def restore(self, state: dict[str, object]) -> None:
         """Come to stand there again: what was chosen is chosen again."""
         self.rng, self.adversary = state["rng"], state["adversary"]  # type: ignore[assignment]
         self.gains, self._tasks = state["gains"], state["tasks"]  # type: ignore[assignment]
+        self._met = state["met"]  # type: ignore[assignment]
         episodes: list[Episode] = state["episodes"]  # type: ignore[assignment]
         self._episodes = []
         for e, episode in enumerate(episodes):

@@ -137,18 +137,22 @@ def test_what_looks_at_windows_has_no_say_after_training(tmp_path, usual):
 def test_a_network_that_is_no_better_for_sure_leaves_the_start_in_place(tmp_path, usual):
     said: list[str] = []
 
-    folder = learn(small(tmp_path, updates=1), said.append)
+    folder = learn(small(tmp_path, updates=1, log=tmp_path / "runs"), said.append)
 
     weights = read_weights(folder)
     assert weights.manifest.parent is None
     assert any("its start, which it does not beat for sure" in line for line in said)
     assert any("left" in line for line in said)
+    assert list((tmp_path / "runs").glob("events.*"))
     assert not folder.with_name("weights.checkpoint").exists()
     kept = learn(
         replace(small(tmp_path, updates=2), start=folder, out=tmp_path / "kept", keep_anyway=True), said.append
     )
     assert read_weights(kept).manifest.parent == weights.manifest.version
-    assert "load 0.7, reward over its start" in read_weights(kept).manifest.evaluation
+    manifest = read_weights(kept).manifest
+    assert "load 0.7, reward over its start" in manifest.evaluation
+    assert len(manifest.data) == len(manifest.config) == 64
+    assert "pair.finish" in manifest.statistics
 
 
 @pytest.mark.parametrize(
