@@ -36,7 +36,7 @@ app = typer.Typer(
 )
 topics_app = typer.Typer(no_args_is_help=True, help="The topics on the broker.")
 app.add_typer(topics_app, name="topics")
-train_app = typer.Typer(no_args_is_help=True, help="Learning (needs headrace[train]).")
+train_app = typer.Typer(invoke_without_command=True)
 app.add_typer(train_app, name="train")
 
 Files = Annotated[list[Path], typer.Argument(help="Workflow files: headrace's YAML or JSON, or WfFormat 1.2 to 1.5.")]
@@ -432,6 +432,24 @@ def topics_check(config: Config = None) -> None:
     print("all topics are as configured")
 
 
+@train_app.callback(epilog="Example: headrace train --preset quick --out weights")
+def train(
+    context: typer.Context,
+    preset: Annotated[str | None, typer.Option(help="All stages, one after the other: quick or full.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the weights.")] = Path("weights"),
+    seed: Annotated[int, typer.Option(help="One seed makes one set of weights.")] = 0,
+) -> None:
+    """Learning (needs headrace[train]): all stages of a preset, or one of them by itself."""
+    if context.invoked_subcommand is not None:
+        return
+    if preset is None:
+        print(context.get_help())
+        raise typer.Exit(EXIT_REFUSED)
+    with _training_packages():
+        from trainer import presets
+    presets.train(preset, out, seed)
+
+
 @train_app.command("clone")
 def train_clone(
     out: Annotated[Path, typer.Option(help="Folder for the weights.")] = Path("weights"),
@@ -475,6 +493,56 @@ def train_search(
             ray=ray,
         )
     )
+
+
+@train_app.command("learn", epilog="Example: headrace train learn --start weights --out learnt --log runs")
+def train_learn(
+    out: Annotated[Path, typer.Option(help="Folder for the weights.")] = Path("weights"),
+    start: Annotated[Path | None, typer.Option(help="Weights to begin with; none: linear ones by hand.")] = None,
+    decisions: Annotated[int, typer.Option(help="To learn from.")] = 300_000,
+    clip: Annotated[float, typer.Option(help="PPO: how far a probability may move; 0: plain A2C.")] = 0.0,
+    epochs: Annotated[int, typer.Option(help="Times that a batch is learnt from, with --clip.")] = 1,
+    traces: Annotated[Path | None, typer.Option(help="Recorded node metrics: a tenth has their anomalies.")] = None,
+    log: Annotated[Path | None, typer.Option(help="Folder for TensorBoard.")] = None,
+    keep_anyway: Annotated[bool, typer.Option(help="Write them even where they do not beat the start.")] = False,
+    seed: Annotated[int, typer.Option(help="One seed makes one set of weights.")] = 0,
+) -> None:
+    """Train the network by its own choices (A2C or PPO), and write what is better: it or its start."""
+    with _training_packages():
+        from trainer.learn import LearnSettings, learn
+        from trainer.rollouts import RolloutSettings
+    learn(
+        LearnSettings(
+            out=out,
+            start=start,
+            rollouts=RolloutSettings(traces=traces),
+            decisions=decisions,
+            clip=clip,
+            epochs=epochs,
+            log=log,
+            keep_anyway=keep_anyway,
+            seed=seed,
+        )
+    )
+
+
+@train_app.command("ablation", epilog="Example: headrace train ablation --start weights --out ablation.json")
+def train_ablation(
+    start: Annotated[Path | None, typer.Option(help="Weights to begin with; none: linear ones by hand.")] = None,
+    decisions: Annotated[int, typer.Option(help="Of each training.")] = 80_000,
+    trainings: Annotated[int, typer.Option(help="Seeds, of each variant.")] = 3,
+    checked: Annotated[int, typer.Option(help="Fresh scenarios of each load.")] = 16,
+    out: Annotated[Path | None, typer.Option(help="File for the table as JSON.")] = None,
+    seed: Annotated[int, typer.Option(help="One seed makes one table.")] = 0,
+) -> None:
+    """What the DAG encoder, the curriculum, the adversary and importance sampling each bring."""
+    with _training_packages():
+        from trainer.ablation import AblationSettings, ablation, as_json, table
+    settings = AblationSettings(start=start, decisions=decisions, trainings=trainings, checked=checked, seed=seed)
+    rows = ablation(settings, partial(print, file=sys.stderr, flush=True))
+    print(table(rows))
+    if out is not None:
+        out.write_text(as_json(rows, settings))
 
 
 @app.command(epilog="Example: headrace evaluate --suite quick --seeds 8")
