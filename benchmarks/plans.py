@@ -20,7 +20,7 @@ from schemas.workflow_file import read_workflows
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "data" / "wfinstances"
 MOST_TASKS = 500
 CLUSTERS = (8, 32)
-SEARCH_MS = 5_000.0
+SEARCH_MS = 20_000.0
 """Of CPU time, like lookahead's budget."""
 GIB = 2**30
 KINDS = (

@@ -18,6 +18,8 @@ from policy.resources import RESOURCES
 CPU = 0
 FREE = -1
 """The node of a place that holds no attempt."""
+ROUNDING = 1e-9
+"""Shares of a node below this are what sums and differences leave of nothing: tasks may take nothing at all."""
 IDLE = -1
 """The position in the heap of a subject without an event."""
 
@@ -219,7 +221,8 @@ def release(m: Machines, place: int) -> None:
     for r in range(m.used_nr.shape[1]):
         m.used_nr[node, r] -= m.request_ar[place, r]
     m.held_n[node] -= 1
-    m.share_n[node] = m.share_n[node] - m.share_a[place] if m.held_n[node] else 0.0
+    left = m.share_n[node] - m.share_a[place]
+    m.share_n[node] = left if left > ROUNDING else 0.0
     m.cost_a[place] += m.share_a[place] * (m.bill_n[node] - m.since_a[place])
     m.node_a[place] = FREE
     cancel(m, len(m.is_up_n) + place)

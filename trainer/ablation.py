@@ -18,7 +18,8 @@ from trainer.evaluate import usual_baseline
 from trainer.learn import Beginning, LearnSettings, Training, beginning
 from trainer.rollouts import RolloutSettings
 from trainer.scenarios import Course, run
-from trainer.suite import EVALUATION, STANDARD, Workers, courses
+from trainer.suite import EVALUATION, STANDARD, courses
+from trainer.workers import start_workers
 
 Report = Callable[[str], None]
 
@@ -105,31 +106,31 @@ class Row:
     """Of each setup."""
 
 
-_SCENE: list[tuple[Beginning, Baseline, Sequence[Course], AblationSettings]] = []
+Scene = tuple[Beginning, Baseline, Sequence[Course], AblationSettings]
 """What every process works with."""
 
 
 def ablation(settings: AblationSettings, report: Report = print) -> list[Row]:
     """Train every variant on every seed, and compare them on the same fresh scenarios."""
-    with Workers(settings.processes) as workers:
+    with start_workers(settings.processes) as workers:
         usual = usual_baseline(workers)
         fresh = [c for setup in STANDARD[:2] for c in courses(workers, setup, EVALUATION, range(settings.checked))]
     begin = beginning(settings.learning(0))
-    _SCENE[:] = [(begin, usual, fresh, settings)]
+    scene: Scene = (begin, usual, fresh, settings)
     base_v = _rewards(begin, begin, usual, fresh, settings)
     jobs = [(name, training) for training in range(settings.trainings) for name in VARIANTS]
     gains: dict[str, list[np.ndarray]] = {name: [] for name in VARIANTS}
-    with Workers(settings.processes) as workers:
+    with start_workers(settings.processes, state=(scene,)) as workers:
         for (name, training), reward_v in zip(jobs, workers.map(_train, jobs), strict=True):
             gains[name].append(reward_v - base_v)
             report(f"{name}, training {training}: {gains[name][-1].mean():+.4f} against its start")
     return [_row(name, np.stack(gains[name]), np.stack(gains[FULL]), settings.checked) for name in VARIANTS]
 
 
-def _train(job: tuple[str, int]) -> np.ndarray:
+def _train(scene: Scene, job: tuple[str, int]) -> np.ndarray:
     """Train one variant; returns its reward in each fresh scenario."""
     name, seed = job
-    begin, usual, fresh, settings = _SCENE[0]
+    begin, usual, fresh, settings = scene
     with one_thread():
         training = Training(VARIANTS[name](settings.learning(seed)), begin, usual)
         training.run(lambda line: None)

@@ -15,7 +15,8 @@ from trainer.evaluate import usual_baseline
 from trainer.residual import FIXED
 from trainer.rules import HEURISTIC_RULES
 from trainer.steps import Steps, prices
-from trainer.suite import STANDARD, TRAINING, Setup, Workers
+from trainer.suite import STANDARD, TRAINING, Setup
+from trainer.workers import start_workers
 
 INFEASIBLE = -0.1
 """What choosing a node that may not take the task costs."""
@@ -85,5 +86,5 @@ class Placing(gymnasium.Env[Shown, np.int64]):
 
 @cache
 def _usual() -> Baseline:
-    with Workers(1) as workers:
+    with start_workers(1) as workers:
         return usual_baseline(workers)

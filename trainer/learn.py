@@ -39,7 +39,7 @@ from trainer.rules import HEURISTIC_RULES, rule_of
 from trainer.scenarios import digest
 from trainer.search import START, START_ORDER, SearchSettings, compare
 from trainer.statistics import feature_statistics
-from trainer.suite import Workers
+from trainer.workers import start_workers
 
 Report = Callable[[str], None]
 
@@ -115,13 +115,13 @@ class LearnSettings:
         """Batches."""
         return max(1, round(self.decisions / (self.rollouts.environments * self.rollouts.steps)))
 
-    @property
-    def command(self) -> str:
-        """The command that makes these weights again."""
+    def command(self, before: str | None = None) -> str:
+        """What makes these weights again; `before`: what made those that it begins with."""
+        first = "" if before is None else f"{before} --out start && "
         more = f" --clip {self.clip:g} --epochs {self.epochs}" if self.clip else ""
-        more += f" --start {self.start}" if self.start else ""
-        more += f" --traces {self.rollouts.traces}" if self.rollouts.traces else ""
-        return f"headrace train learn --decisions {self.decisions} --seed {self.seed}{more}"
+        more += "" if before is None else " --start start"
+        more += " --traces TRACES" if self.rollouts.traces else ""
+        return f"{first}headrace train learn --decisions {self.decisions} --seed {self.seed}{more}"
 
     @property
     def essence(self) -> str:
@@ -177,7 +177,7 @@ def learn(settings: LearnSettings, report: Report = print) -> Path:
     """
     started = time.monotonic()
     begin = beginning(settings)
-    with Workers(settings.processes) as workers:
+    with start_workers(settings.processes) as workers:
         usual = usual_baseline(workers)
     checkpoint = Checkpoint(settings.out, settings.essence)
     with one_thread(), _log(settings) as log:
@@ -202,10 +202,11 @@ def judged(
     order = dict(zip(ORDER_FEATURES, map(float, begin.weight_k), strict=True))
     config = hashlib.sha256(settings.essence.encode()).hexdigest()
     parent = None if begin.weights is None else begin.weights.manifest.version
-    start = begin.weights or exported(begin.network, Origin(settings.command, settings.seed, order=order))
+    command = settings.command(None if begin.weights is None else begin.weights.manifest.command)
+    start = begin.weights or exported(begin.network, Origin(command, settings.seed, order=order))
     courses = training.rollouts.courses()
     origin = Origin(
-        settings.command,
+        command,
         settings.seed,
         parent,
         order=order,

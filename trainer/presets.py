@@ -34,8 +34,8 @@ PRESETS: Mapping[str, Preset] = {
         learn=LearnSettings(out=Path(), decisions=40_000, clip=0.2, epochs=2, checked=16),
     ),
     "full": Preset(
-        search=SearchSettings(out=Path(), generations=160),
-        hidden=SearchSettings(out=Path(), generations=240, hidden=8, step=1.0),
+        search=SearchSettings(out=Path(), generations=100, episodes=12, pool=192),
+        hidden=SearchSettings(out=Path(), generations=160, candidates=24, episodes=12, pool=192, hidden=16, step=0.5),
         learn=LearnSettings(out=Path(), decisions=2_000_000, clip=0.2, epochs=2, checked=48),
     ),
 }

@@ -8,7 +8,6 @@ plays the same episodes, so chance is the same for all of them.
 from __future__ import annotations
 
 import hashlib
-import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from schemas.errors import InvalidConfiguration
 from schemas.records import WorkflowClass
 from trainer import acceptance
 from trainer.arena import ORDERS, PAIRS, Rule
+from trainer.checkpoint import Checkpoint
 from trainer.evaluate import USUAL, usual_baseline
 from trainer.export import Origin, exported
 from trainer.intervals import interval
@@ -88,6 +88,12 @@ class SearchSettings:
         if self.episodes > self.pool:
             raise InvalidConfiguration("search.episodes", "are more than the pool has", f"give {self.pool} at most")
 
+    @property
+    def essence(self) -> str:
+        """All that the course of the search depends on, the start and the number of generations aside."""
+        kept = replace(self, out=Path(), generations=1, start=None, checked=2, processes=None, ray=None)
+        return repr(kept)
+
     def command(self, before: str | None = None) -> str:
         """What makes these weights again; `before`: what made those that it begins with."""
         first = "" if before is None else f"{before} --out start && "
@@ -125,7 +131,6 @@ def search(settings: SearchSettings, report: Report = print) -> Path:
         settings, partial(best.rule, temperature=settings.temperature), rivals, practice.reference, report
     )
     acceptance.refuse_worse(evaluation)
-    everywhere = replace(settings, out=Path(), start=None, processes=None, ray=None)
     origin = Origin(
         settings.command(None if before is None else before.manifest.command),
         settings.seed,
@@ -133,7 +138,7 @@ def search(settings: SearchSettings, report: Report = print) -> Path:
         evaluation=evaluation,
         order=dict(zip(ORDER_FEATURES, map(float, best.weight_k), strict=True)),
         data=digest(practice.courses),
-        config=hashlib.sha256(repr(everywhere).encode()).hexdigest(),
+        config=hashlib.sha256(settings.essence.encode()).hexdigest(),
         statistics=feature_statistics(HEURISTICS["srcp"], practice.courses[: len(SIZES)]),
     )
     write_weights(exported(best.network(settings.seed), origin), settings.out)
@@ -190,7 +195,7 @@ def _search(settings: SearchSettings, practice: Practice, report: Report) -> Res
     options = {"popsize": settings.candidates, "seed": settings.seed + 1, "verbose": -9}
     options |= {"CMA_diagonal": True} if settings.hidden else {}  # too many weights for all their covariances
     strategy, first = cma.CMAEvolutionStrategy(begin / unit, settings.step, options), 0
-    checkpoint = Checkpoint(settings)
+    checkpoint = checkpoint_of(settings)
     if (saved := checkpoint.read()) is not None:
         strategy, rng, first = saved
         report(f"{checkpoint.path}: goes on after generation {first}")
@@ -221,6 +226,11 @@ def _search(settings: SearchSettings, practice: Practice, report: Report) -> Res
     return Residual.from_vector(strategy.result.xfavorite * unit, settings.hidden)
 
 
+def checkpoint_of(settings: SearchSettings) -> Checkpoint:
+    """Where the search's state is kept meanwhile."""
+    return Checkpoint(settings.out, (settings.essence, settings.start))
+
+
 def _begin(settings: SearchSettings) -> tuple[np.ndarray, np.ndarray]:
     """The first weights, and the unit in which each of them varies."""
     if settings.start is None:
@@ -244,39 +254,6 @@ def _begin(settings: SearchSettings) -> tuple[np.ndarray, np.ndarray]:
         np.full_like(begin.mix_hp, 1.0),
     )
     return begin.vector(), unit.vector()
-
-
-class Checkpoint:
-    """Where a search stands, beside the folder of its weights: who is stopped goes on from there."""
-
-    def __init__(self, settings: SearchSettings) -> None:
-        self.path = settings.out.with_name(f"{settings.out.name}.checkpoint")
-        self._settings = replace(settings, generations=1, out=Path(), processes=None, ray=None)  # these may change
-
-    def read(self) -> tuple[cma.CMAEvolutionStrategy, np.random.Generator, int] | None:
-        """What was written by a search of the same settings. Raises InvalidConfiguration for one of others."""
-        try:
-            settings, found = pickle.loads(self.path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except Exception as error:  # pickle raises whatever the bytes make it stumble over
-            raise InvalidConfiguration(str(self.path), f"cannot be read: {error!r}", "remove it") from error
-        if settings != self._settings:
-            raise InvalidConfiguration(
-                str(self.path), "is of a search with other settings", "remove it, or give another folder"
-            )
-        return found
-
-    def write(self, where: tuple[cma.CMAEvolutionStrategy, np.random.Generator, int]) -> None:
-        """Keep it, as a whole or not at all."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        part = self.path.with_name(self.path.name + ".part")
-        part.write_bytes(pickle.dumps((self._settings, where)))
-        part.replace(self.path)
-
-    def remove(self) -> None:
-        """The search is over."""
-        self.path.unlink(missing_ok=True)
 
 
 def _worth(practice: Practice, what: tuple[Residual, Sequence[int], float]) -> float:

@@ -24,7 +24,7 @@ from trainer.practice import CALM, RECORDED, Adversary, Lesson, tasks_at
 from trainer.presets import best_of
 from trainer.returns import Scale, advantages
 from trainer.rollouts import RolloutSettings
-from trainer.suite import Workers
+from trainer.workers import start_workers
 
 
 def silent(line: str) -> None:
@@ -39,7 +39,7 @@ def small(tmp_path: Path, updates: int = 3, **fields) -> LearnSettings:
 
 @pytest.fixture(scope="module")
 def usual():
-    with Workers(1) as workers:
+    with start_workers(1) as workers:
         return usual_baseline(workers)
 
 

@@ -13,11 +13,12 @@ from policy.features import ORDER_FEATURES
 from policy.weight_set import read_weights
 from schemas.errors import InvalidConfiguration, UnusableWeights
 from trainer.acceptance import START, refuse_worse
+from trainer.checkpoint import Checkpoint
 from trainer.evaluate import USUAL, EvaluationSettings, as_json, evaluate, show
 from trainer.figures import NAMES
 from trainer.rules import HEURISTIC_RULES, rule_of
 from trainer.scenarios import digest, run
-from trainer.search import Checkpoint, SearchSettings, find, search
+from trainer.search import SearchSettings, checkpoint_of, find, search
 from trainer.suite import EVALUATION, REFERENCE, STANDARD, TRAINING, Setup
 from trainer.workloads import WorkloadSettings
 
@@ -89,18 +90,18 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_weights(tmp_path, monkeyp
 
     assert any("goes on after generation 10" in line for line in said)
     assert resumed.vector().tolist() == straight.vector().tolist()
-    assert not Checkpoint(settings).path.exists()
+    assert not checkpoint_of(settings).path.exists()
 
 
 def test_a_checkpoint_of_another_search_is_refused_and_so_is_a_broken_one(tmp_path):
     settings = small(tmp_path)
-    Checkpoint(settings).write((None, None, 3))
+    checkpoint_of(settings).write((None, None, 3))
 
     with pytest.raises(InvalidConfiguration, match="other settings"):
-        Checkpoint(replace(settings, seed=5)).read()
-    Checkpoint(settings).path.write_bytes(b"not a checkpoint")
+        checkpoint_of(replace(settings, seed=5)).read()
+    checkpoint_of(settings).path.write_bytes(b"not a checkpoint")
     with pytest.raises(InvalidConfiguration, match="cannot be read"):
-        Checkpoint(settings).read()
+        checkpoint_of(settings).read()
 
 
 @pytest.mark.parametrize("wrong", [{"generations": 0}, {"candidates": 3}, {"episodes": 7}, {"checked": 1}])
