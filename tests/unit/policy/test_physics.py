@@ -146,3 +146,19 @@ def test_room_for_more_places_changes_nothing_that_is_there():
     put(more, 4, 1, run_ms=90)
 
     assert [(at, index) for at, what, index in events(more) if what == physics.FINISHED] == [(70, 1), (90, 4)]
+
+
+def test_a_task_that_takes_nothing_leaves_the_bill_of_the_others_right():
+    m = some_machines(nodes=1)
+    m.request_ar[:] = [[0, 0, 0, 0], [1300, 0, 0, 0], [700, 0, 0, 0], [1000, 0, 0, 0]]
+    put(m, 0, 0, run_ms=4 * HOUR_MS)
+    put(m, 1, 0, run_ms=HOUR_MS)
+    put(m, 2, 0, run_ms=HOUR_MS)
+    while m.held_n[0] > 1:
+        physics.happen(m)
+    m.counters[NOW] = 2 * HOUR_MS
+    put(m, 3, 0, run_ms=HOUR_MS)
+    events(m)
+
+    assert m.cost_a[1:3].sum() == pytest.approx(1.0)
+    assert m.cost_a[3] == pytest.approx(1.0)
