@@ -23,7 +23,8 @@ except ImportError as error:
 
 SMALL = 16
 NODES = (SMALL, 64, 256, 1000, 5000)
-ENVIRONMENTS = 64
+FEW, MANY = 16, 64
+"""Environments: what few of them touch fits into a processor's cache."""
 ROUNDS = 7
 STEPS = 400
 """Of each environment in a round; fewer on large pools, as REACH says."""
@@ -58,28 +59,28 @@ def episodes(scenario: Course) -> None:
         report("whole episodes", "placements/CPU-s", rates, policy=name, nodes=SMALL, target=150_000)
 
 
-def steps(scenario: Course, nodes: int) -> list[float]:
+def steps(scenario: Course, nodes: int, environments: int) -> list[float]:
     """CPU seconds of one environment step, features and reward included, in some rounds."""
     usual = baseline([run(scenario, HEURISTIC_RULES["srcp"]).measured()], len(CLASSES))
-    count = int(np.clip(REACH // (nodes * ENVIRONMENTS), 10, STEPS))
-    games, terms = Steps(ENVIRONMENTS, nodes), prices(scenario, usual)
+    count = int(np.clip(REACH // (nodes * environments), 10, STEPS))
+    games, terms = Steps(environments, nodes), prices(scenario, usual)
     found = []
     for _ in range(ROUNDS + 1):
-        for e in range(ENVIRONMENTS):
+        for e in range(environments):
             games.put(e, scenario, HEURISTIC_RULES["srcp"], terms, skipped=15 * e)
         used_s = 0.0
         for _ in range(count):
             earliest_e = games.seen.pair_epn[:, 0].argmax(axis=1)
             used_s += cpu_s(partial(games.step, earliest_e))
-        found.append(used_s / (count * ENVIRONMENTS))
+        found.append(used_s / (count * environments))
     return found[1:]
 
 
 def main() -> None:
     """Episodes at 16 nodes, then steps from 16 to 5,000."""
     episodes(course(SMALL))
-    for nodes in NODES:
-        costs = steps(course(nodes), nodes)
-        target = {"target": 100_000} if nodes == SMALL else {}
-        report("environment steps with features", "steps/CPU-s", [1 / c for c in costs], nodes=nodes, **target)
-        report("a step, for each node", "ns", [1e9 * c / nodes for c in costs], nodes=nodes)
+    for nodes, environments in ((SMALL, MANY), *((nodes, FEW) for nodes in NODES)):
+        costs = steps(course(nodes), nodes, environments)
+        facts = {"nodes": nodes, "environments": environments, **({"target": 100_000} if nodes == SMALL else {})}
+        report("environment steps with features", "steps/CPU-s", [1 / c for c in costs], **facts)
+        report("a step, for each node", "ns", [1e9 * c / nodes for c in costs], nodes=nodes, environments=environments)
