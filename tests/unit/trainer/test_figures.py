@@ -8,9 +8,9 @@ import pytest
 from policy.reward import Baseline
 from policy.simulator import SimulatorSettings
 from schemas.records import Edge, Env, NodeSpec, Task, WorkflowClass, WorkflowSubmitted
-from trainer.figures import figures_of, measured, shortest_s
+from trainer.figures import measured, shortest_s
 from trainer.rules import HEURISTIC_RULES
-from trainer.scenarios import CLASSES, course_of, run
+from trainer.scenarios import CLASSES, course_of
 from trainer.suite import EVALUATION, STANDARD
 
 START_MS = 1_700_000_000_000
@@ -60,20 +60,8 @@ def test_the_shortest_time_is_the_critical_path_on_the_fastest_node():
     assert shortest_s(a_course((PLAIN, fast), work, work)).tolist() == [25, 25]
 
 
-def test_a_log_that_was_too_short_at_first_gives_the_same_figures(monkeypatch):
-    course = STANDARD[0].course(EVALUATION, 0)
-    whole = measured(course, HEURISTIC_RULES["srcp"], USUAL)
+def test_what_nodes_cost_is_what_their_attempts_cost():
+    figures = measured(STANDARD[0].course(EVALUATION, 0), HEURISTIC_RULES["srcp"], USUAL)
 
-    monkeypatch.setattr("trainer.figures.ROOM", 1)
-
-    assert run(course, HEURISTIC_RULES["srcp"]).placements > len(course.scenario.workflow_t)
-    assert measured(course, HEURISTIC_RULES["srcp"], USUAL) == whole
-    assert whole.gpu_cost + whole.cpu_cost == pytest.approx(whole.cost)
-    assert whole.makespan_s <= whole.turnaround_s
-
-
-def test_figures_without_the_whole_log_are_refused():
-    course = STANDARD[0].course(EVALUATION, 0)
-
-    with pytest.raises(AssertionError, match="not in the log"):
-        figures_of(run(course, HEURISTIC_RULES["srcp"], 10), USUAL)
+    assert figures.gpu_cost + figures.cpu_cost == pytest.approx(figures.cost)
+    assert figures.makespan_s <= figures.turnaround_s
