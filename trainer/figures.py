@@ -46,11 +46,7 @@ RATIOS = ("turnaround_s", "turnaround_p95_s", "slowdown", "makespan_s", "cost", 
 
 def measured(course: Course, rule: Rule | RuleOf, usual: Baseline) -> Figures:
     """The figures of the course, played by the rule."""
-    return figures_of(run(course, rule), usual)
-
-
-def figures_of(played: Played, usual: Baseline) -> Figures:
-    """The figures of a play."""
+    played = run(course, rule)
     found, sums = played.measured(), played.outcome.sums
     gpu_cost, cpu_cost = _cost_by_kind(played)
     return Figures(

@@ -37,7 +37,7 @@ from trainer.returns import Scale, advantages
 from trainer.rollouts import Batch, Rollouts, RolloutSettings
 from trainer.rules import HEURISTIC_RULES, rule_of
 from trainer.scenarios import digest
-from trainer.search import START, START_ORDER, SearchSettings, compare
+from trainer.search import by_hand, compare
 from trainer.statistics import feature_statistics
 from trainer.workers import start_workers
 
@@ -142,8 +142,7 @@ class Beginning:
 def beginning(settings: LearnSettings) -> Beginning:
     """What training begins with. Raises UnusableWeights where that looks at the nodes' windows."""
     if settings.start is None:
-        weight_p = np.array([START.get(name, 0.0) for name in PAIR_FEATURES[:PAIRS]])
-        weight_k = np.array([START_ORDER.get(name, 0.0) for name in ORDER_FEATURES])
+        weight_p, weight_k = by_hand()
         linear = Residual.linear(weight_p, weight_k, 0, np.random.default_rng(settings.seed))
         return Beginning(_without_windows(linear.network(settings.seed)), weight_k, None)
     weights = read_weights(settings.start)
@@ -218,8 +217,8 @@ def judged(
     temperature = settings.rollouts.temperature
     rivals = {name: HEURISTIC_RULES[name] for name in (USUAL, "srcp_spare_gpu")}
     rivals[acceptance.START] = rule_of(start, temperature)
-    fresh = SearchSettings(out=settings.out, checked=settings.checked, processes=settings.processes)
-    figures = compare(fresh, rule_of(trained, temperature), rivals, usual, report)
+    with start_workers(settings.processes) as workers:
+        figures = compare(workers, settings.checked, rule_of(trained, temperature), rivals, usual, report)
     gains = [(gain, figures[f"{key}, margin"]) for key, gain in figures.items() if key.endswith(acceptance.START)]
     is_better = all(gain > margin for gain, margin in gains)
     if not is_better and not settings.keep_anyway:

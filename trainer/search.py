@@ -127,9 +127,9 @@ def search(settings: SearchSettings, report: Report = print) -> Path:
     rivals = {name: HEURISTIC_RULES[name] for name in (USUAL, "srcp_spare_gpu")}
     if before is not None:
         rivals[acceptance.START] = rule_of(before, settings.temperature)
-    evaluation = compare(
-        settings, partial(best.rule, temperature=settings.temperature), rivals, practice.reference, report
-    )
+    rule = partial(best.rule, temperature=settings.temperature)
+    with start_workers(settings.processes, settings.ray) as workers:
+        evaluation = compare(workers, settings.checked, rule, rivals, practice.reference, report)
     acceptance.refuse_worse(evaluation)
     origin = Origin(
         settings.command(None if before is None else before.manifest.command),
@@ -231,11 +231,16 @@ def checkpoint_of(settings: SearchSettings) -> Checkpoint:
     return Checkpoint(settings.out, (settings.essence, settings.start))
 
 
+def by_hand() -> tuple[np.ndarray, np.ndarray]:
+    """The linear weights [PAIRS] and [ORDERS] that training begins with where it has no others."""
+    weight_p = np.array([START.get(name, 0.0) for name in PAIR_FEATURES[:PAIRS]])
+    return weight_p, np.array([START_ORDER.get(name, 0.0) for name in ORDER_FEATURES])
+
+
 def _begin(settings: SearchSettings) -> tuple[np.ndarray, np.ndarray]:
     """The first weights, and the unit in which each of them varies."""
     if settings.start is None:
-        weight_p = np.array([START.get(name, 0.0) for name in PAIR_FEATURES[:PAIRS]])
-        weight_k = np.array([START_ORDER.get(name, 0.0) for name in ORDER_FEATURES])
+        weight_p, weight_k = by_hand()
     else:
         start = rule_of(read_weights(settings.start), settings.temperature)
         if not isinstance(start, Rule):
@@ -264,22 +269,22 @@ def _worth(practice: Practice, what: tuple[Residual, Sequence[int], float]) -> f
 
 
 def compare(
-    settings: SearchSettings,
-    rule: RuleOf,
+    workers: Workers,
+    checked: int,
+    rule: Rule | RuleOf,
     rivals: Mapping[str, Rule | RuleOf],
     usual: Baseline,
     report: Report,
 ) -> dict[str, float]:
-    """How much better than its rivals the rule is on scenarios that it has not seen, with 95 % intervals."""
+    """How much better than its rivals the rule is on so many scenarios of each load that it has not seen, ± 95 %."""
     figures: dict[str, float] = {}
-    with start_workers(settings.processes, settings.ray) as workers:
-        for setup in STANDARD[:2]:
-            fresh = courses(workers, setup, EVALUATION, range(settings.checked))
-            runs = [run(course, rule).measured() for course in fresh]
-            for name, rival in rivals.items():
-                others = [run(course, rival).measured() for course in fresh]
-                gains = [reward(a, usual) - reward(b, usual) for a, b in zip(runs, others, strict=True)]
-                key = f"{setup.name}, reward over {name}"
-                figures[key], figures[f"{key}, margin"] = interval(gains)
-                report(f"{key}: {figures[key]:+.4f} ± {figures[f'{key}, margin']:.4f}")
+    for setup in STANDARD[:2]:
+        fresh = courses(workers, setup, EVALUATION, range(checked))
+        runs = [run(course, rule).measured() for course in fresh]
+        for name, rival in rivals.items():
+            others = [run(course, rival).measured() for course in fresh]
+            gains = [reward(a, usual) - reward(b, usual) for a, b in zip(runs, others, strict=True)]
+            key = f"{setup.name}, reward over {name}"
+            figures[key], figures[f"{key}, margin"] = interval(gains)
+            report(f"{key}: {figures[key]:+.4f} ± {figures[f'{key}, margin']:.4f}")
     return figures
