@@ -357,7 +357,7 @@ class Training:
         norms = {name: torch.nn.utils.clip_grad_norm_(part, 0.5) for name, part in self._parts.items()}
         self._optimiser.step()
         return {
-            "entropy": float((weights_b * entropy_b).mean()),
+            "entropy": float((weights_b * entropy_b).detach().mean()),
             "value_loss": float(value_loss),
             "moved": float((before_b - chosen_b.detach()).mean()),
             **{f"gradient_{name}": float(norm) for name, norm in norms.items()},

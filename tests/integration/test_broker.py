@@ -36,13 +36,14 @@ broker = EmbeddedBroker(BrokerSettings(data_dir=directory))
 starting = threading.Thread(target=broker.start)
 starting.start()
 starting.join()
-print(broker.pid, broker.bootstrap_servers, broker.data_dir, flush=True)
+say = f"{broker.pid} {broker.bootstrap_servers} {broker.data_dir}"
 while True:
-    try:
+    try:  # the first line too: whoever reads it may interrupt at once
+        print(say, flush=True)
         sys.stdin.read()
         break
     except KeyboardInterrupt:
-        print("interrupted", flush=True)
+        say = "interrupted"
 """
 
 
