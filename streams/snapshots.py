@@ -37,6 +37,8 @@ class Snapshot:
     pools: dict[str, State]
     offsets: dict[str, int]
     epoch: int
+    slot: int
+    """Its name among the partition's snapshots: when it was written, Unix milliseconds."""
 
 
 def pack(pools: Mapping[str, State]) -> bytes:
@@ -124,7 +126,7 @@ def _newest(
             log.error("snapshot.unusable", extra={"partition": partition, "slot": index.slot, "error": str(error)})
             continue
         offsets = {k: v for k, v in index.offsets.items() if k not in (FIRST_PART, EPOCH)}
-        return Snapshot(pools, offsets, index.offsets.get(EPOCH, -1))
+        return Snapshot(pools, offsets, index.offsets.get(EPOCH, -1), index.slot)
     return None
 
 
