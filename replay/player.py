@@ -6,7 +6,7 @@ What is folded here is what the worker folds (`streams.partition`, `policy.state
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -139,7 +139,8 @@ class Player:
         low, high = self._bounds[SNAPSHOTS]
         since_ms = wanted.since_ms
         if since_ms is None:
-            return self._snapshot(low, high, oldest=True) if self._bounds[DECISIONS][0] > 0 else None
+            begins = {topic.name: self._bounds[topic][0] for topic in FOLD_ORDER}
+            return self._snapshot(low, high, oldest_from=begins) if any(begins.values()) else None
         end, look_back_ms = self._at(SNAPSHOTS, since_ms + SLOT_EARLY_MS), LOOK_BACK_MS
         while low < end:
             start = max(low, self._at(SNAPSHOTS, since_ms - look_back_ms))
@@ -171,7 +172,13 @@ class Player:
         )
 
     def _snapshot(
-        self, start: int, end: int, *, slot: int | None = None, before_ms: int | None = None, oldest: bool = False
+        self,
+        start: int,
+        end: int,
+        *,
+        slot: int | None = None,
+        before_ms: int | None = None,
+        oldest_from: Mapping[str, int] | None = None,
     ) -> Snapshot | None:
         """The newest whole snapshot among these records, of this slot, or of this time or earlier."""
 
@@ -179,7 +186,7 @@ class Player:
             return (slot is None or its_slot == slot) and (before_ms is None or its_slot <= before_ms)
 
         stored = self._source.read(SNAPSHOTS, self._number, start, end)
-        return snapshots.found(stored, self._codec, self._settings, start, admits, oldest=oldest)
+        return snapshots.found(stored, self._codec, self._settings, start, admits, oldest_from=oldest_from)
 
     def _taken_up(self, saved: Snapshot) -> Partition:
         partition = Partition(self._number, self._source.topics.partitions, self._settings)

@@ -108,9 +108,12 @@ def found(
     start: int = 0,
     admits: Callable[[int], bool] = lambda slot: True,
     *,
-    oldest: bool = False,
+    oldest_from: Mapping[str, int] | None = None,
 ) -> Snapshot | None:
-    """The newest (or oldest) whole snapshot of an admitted slot among these records, which begin at offset `start`."""
+    """The newest whole snapshot of an admitted slot among these records, which begin at offset `start`.
+
+    oldest_from  topic -> offset: instead the oldest that has seen all before these
+    """
     indices: list[SnapshotPart] = []
     parts: dict[int, dict[int, bytes]] = {}
     number: int | None = None
@@ -123,10 +126,12 @@ def found(
             indices.append(part)
         else:
             parts.setdefault(part.slot, {})[part.part] = part.payload
-    for index in indices if oldest else reversed(indices):
+    for index in reversed(indices) if oldest_from is None else indices:
+        if any(index.offsets.get(topic, 0) < offset for topic, offset in (oldest_from or {}).items()):
+            continue
         pieces = parts.get(index.slot, {})
         if len(pieces) < index.parts and index.offsets.get(FIRST_PART, start) < start:
-            if oldest:
+            if oldest_from is not None:
                 continue
             return None  # its first parts lie further back
         payload = b"".join(pieces.get(i, b"") for i in range(index.parts))
