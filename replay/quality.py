@@ -466,8 +466,10 @@ def _refusals(report: Report, settings: QualitySettings) -> Iterator[str]:
         ("seconds of nodes lie in gaps", report.missing_s, report.sampled_s, settings.most_missing),
     ):
         if count > limit * of:
-            worst = max(BROKEN, key=lambda kind: counts[kind]) if name == "records are broken" else ""
-            yield f"{count:.0f} of {of:.0f} {name}{f', most: {worst}' if worst else ''} ({limit:.0%} may)"
+            worst = max(BROKEN, key=lambda kind: counts[kind])
+            hint = ", if not time_scale is another" if worst == Kind.CLOCK_AHEAD else ""
+            cause = f", most: {worst}{hint}" if name == "records are broken" else ""
+            yield f"{count:.0f} of {of:.0f} {name}{cause} ({limit:.0%} may)"
     if report.usable_attempts < settings.least_attempts:
         yield f"{report.usable_attempts} usable attempts of prod work, {settings.least_attempts} are needed"
 
