@@ -33,6 +33,7 @@ def add_to(app: typer.Typer) -> None:
     """Put the commands under the command line."""
     app.command(epilog="Example: headrace archive --from 24h monday")(archive)
     app.command(epilog="Example: headrace replay --archive monday")(replay)
+    app.command(epilog="Example: headrace whatif etl-1/cleaning --node gpu-node-01 --archive monday")(whatif)
     shadows = typer.Typer(invoke_without_command=True)
     shadows.callback(epilog="Example: headrace shadow --candidate heft --from 24h")(shadow)
     shadows.command("status")(shadow_status)
@@ -166,6 +167,55 @@ def shadow(
     print("\n".join(words(found)))
     if out is not None:
         out.write_text(json.dumps(as_plain(found), indent=1) + "\n", encoding="utf-8")
+
+
+def whatif(
+    decision: Annotated[str, typer.Argument(help="WORKFLOW/TASK, or WORKFLOW/TASK/ATTEMPT.")],
+    node: Annotated[str | None, typer.Option(help="It is placed there.")] = None,
+    policy: Annotated[str | None, typer.Option(help="This policy decides, then and after.")] = None,
+    change: Annotated[list[str] | None, typer.Option("--set", help="NODE.METRIC=VALUE, as if measured then.")] = None,
+    archived: Folder = None,
+    since: Since = None,
+    until: Until = None,
+    config: Config = None,
+) -> None:
+    """Make one recorded decision otherwise, and show what would have come of it, beside what really did."""
+    from dataclasses import replace
+
+    from policy.constraints import Constraints
+    from policy.heuristics import HEURISTICS
+    from replay.continuation import ContinuationSettings
+    from replay.player import Player
+    from replay.span import span_of
+    from replay.whatif import Change, changes_of, in_lines, what_if
+    from streams import policies
+    from streams.config import load
+    from streams.registry import codec_for
+
+    settings = load(config)
+    source = source_of(settings, archived)
+    (number,) = numbers_of(settings, source, all_pools=False)
+    wanted = span_of(since, until, source, number, int(1000 * time.time()))
+    actor = policies.build_actor(settings.policy).policy()
+    other = policies.build(replace(settings.policy, name=policy)) if policy else None
+    player = Player(source, codec_for(settings.kafka), number, settings.state)
+    continuation = ContinuationSettings(
+        simulator=settings.cluster.simulator,
+        state=settings.state,
+        decide=settings.decide,
+        rules=tuple(settings.policy.node_filter_rules),
+    )
+    with shown(player, decision):
+        found = what_if(
+            player,
+            wanted,
+            decision,
+            Change(node, other, changes_of(change or [])),
+            {**HEURISTICS, "actor": actor},
+            Constraints(settings.policy.node_filter_rules),
+            continuation,
+        )
+    print("\n".join(in_lines(found)))
 
 
 def _shadow_of(
