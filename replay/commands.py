@@ -1,4 +1,4 @@
-"""The commands about what was: `headrace archive`, `replay`, `shadow`, `quality`."""
+"""The commands about what was: `headrace archive`, `replay`, `quality`, `whatif`, `shadow`."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ def add_to(app: typer.Typer) -> None:
     """Put the commands under the command line."""
     app.command(epilog="Example: headrace archive --from 24h monday")(archive)
     app.command(epilog="Example: headrace replay --archive monday")(replay)
+    app.command(epilog="Example: headrace quality --from-topics --from 1h")(quality)
+    app.command(epilog="Example: headrace whatif etl-1/cleaning --node gpu-node-01 --archive monday")(whatif)
     shadows = typer.Typer(invoke_without_command=True)
     shadows.callback(epilog="Example: headrace shadow --candidate heft --from 24h")(shadow)
     shadows.command("status")(shadow_status)
     app.add_typer(shadows, name="shadow")
-    app.command(epilog="Example: headrace quality --from-topics --from 1h")(quality)
 
 
 def archive(
@@ -117,6 +118,49 @@ def replay(
         raise typer.Exit(EXIT_DIFFERENT)
 
 
+def quality(
+    files: Annotated[list[Path] | None, typer.Argument(help="Records of topics as JSON lines.")] = None,
+    from_topics: Annotated[bool, typer.Option("--from-topics", help="Read the pool's topics.")] = False,
+    archived: Folder = None,
+    since: Since = None,
+    until: Until = None,
+    nodes: Annotated[Path | None, typer.Option(help="Nodes that the records do not describe.")] = None,
+    time_scale: Annotated[
+        float, typer.Option(help="Seconds of event time in one of the broker's (a simulated cluster).")
+    ] = 1.0,
+    out: Annotated[Path | None, typer.Option(help="A file for the report as JSON.")] = None,
+    config: Config = None,
+) -> None:
+    """Say which records of a log may be learnt from, and what is wrong with the others.
+
+    The exit code is 0 where the log may be learnt from, else 1.
+    """
+    from replay.logged import from_files, from_source
+    from replay.quality import QualitySettings, examine
+    from replay.quality_report import as_json, in_words
+    from replay.span import span_of
+    from schemas.errors import InvalidInput
+    from schemas.node_file import read_nodes
+    from streams.config import load
+    from streams.registry import codec_for
+
+    if bool(files) + from_topics + (archived is not None) != 1:
+        raise InvalidInput("quality", "needs files, --from-topics or --archive", "give one of them")
+    settings, records = load(config), from_files(files or [])
+    if not files:
+        source = source_of(settings, archived)
+        (number,) = numbers_of(settings, source, False)
+        wanted = span_of(since, until, source, number, int(1000 * time.time()))
+        records = from_source(source, codec_for(settings.kafka), number, wanted.since_ms, wanted.until_ms)
+    report = examine(records, QualitySettings(time_scale=time_scale), read_nodes(nodes) if nodes else ()).report
+    for line in in_words(report):
+        print(line)
+    if out is not None:
+        out.write_text(as_json(report), encoding="utf-8")
+    if report.refusals:
+        raise typer.Exit(EXIT_DIRTY)
+
+
 def shadow(
     context: typer.Context,
     candidate: Annotated[str, typer.Option(help="`actor`, or a heuristic.")] = "actor",
@@ -168,6 +212,55 @@ def shadow(
     print("\n".join(words(found)))
     if out is not None:
         out.write_text(json.dumps(as_plain(found), indent=1) + "\n", encoding="utf-8")
+
+
+def whatif(
+    decision: Annotated[str, typer.Argument(help="WORKFLOW/TASK, or WORKFLOW/TASK/ATTEMPT.")],
+    node: Annotated[str | None, typer.Option(help="It is placed there.")] = None,
+    policy: Annotated[str | None, typer.Option(help="This policy decides, then and after.")] = None,
+    change: Annotated[list[str] | None, typer.Option("--set", help="NODE.METRIC=VALUE, as if measured then.")] = None,
+    archived: Folder = None,
+    since: Since = None,
+    until: Until = None,
+    config: Config = None,
+) -> None:
+    """Make one recorded decision otherwise, and show what would have come of it, beside what really did."""
+    from dataclasses import replace
+
+    from policy.constraints import Constraints
+    from policy.heuristics import HEURISTICS
+    from replay.continuation import ContinuationSettings
+    from replay.player import Player
+    from replay.span import span_of
+    from replay.whatif import Change, changes_of, in_lines, what_if
+    from streams import policies
+    from streams.config import load
+    from streams.registry import codec_for
+
+    settings = load(config)
+    source = source_of(settings, archived)
+    (number,) = numbers_of(settings, source, all_pools=False)
+    wanted = span_of(since, until, source, number, int(1000 * time.time()))
+    actor = policies.build_actor(settings.policy).policy()
+    other = policies.build(replace(settings.policy, name=policy)) if policy else None
+    player = Player(source, codec_for(settings.kafka), number, settings.state)
+    continuation = ContinuationSettings(
+        simulator=settings.cluster.simulator,
+        state=settings.state,
+        decide=settings.decide,
+        rules=tuple(settings.policy.node_filter_rules),
+    )
+    with shown(player, decision):
+        found = what_if(
+            player,
+            wanted,
+            decision,
+            Change(node, other, changes_of(change or [])),
+            {**HEURISTICS, "actor": actor},
+            Constraints(settings.policy.node_filter_rules),
+            continuation,
+        )
+    print("\n".join(in_lines(found)))
 
 
 def _shadow_of(
@@ -260,49 +353,6 @@ def shadow_status(config: Config = None) -> None:
         print(f"no shadow of pool {settings.pool} has told anything yet: headrace shadow --live")
         return
     print("\n".join(standing(saved)))
-
-
-def quality(
-    files: Annotated[list[Path] | None, typer.Argument(help="Records of topics as JSON lines.")] = None,
-    from_topics: Annotated[bool, typer.Option("--from-topics", help="Read the pool's topics.")] = False,
-    archived: Folder = None,
-    since: Since = None,
-    until: Until = None,
-    nodes: Annotated[Path | None, typer.Option(help="Nodes that the records do not describe.")] = None,
-    time_scale: Annotated[
-        float, typer.Option(help="Seconds of event time in one of the broker's (a simulated cluster).")
-    ] = 1.0,
-    out: Annotated[Path | None, typer.Option(help="A file for the report as JSON.")] = None,
-    config: Config = None,
-) -> None:
-    """Say which records of a log may be learnt from, and what is wrong with the others.
-
-    The exit code is 0 where the log may be learnt from, else 1.
-    """
-    from replay.logged import from_files, from_source
-    from replay.quality import QualitySettings, examine
-    from replay.quality_report import as_json, in_words
-    from replay.span import span_of
-    from schemas.errors import InvalidInput
-    from schemas.node_file import read_nodes
-    from streams.config import load
-    from streams.registry import codec_for
-
-    if bool(files) + from_topics + (archived is not None) != 1:
-        raise InvalidInput("quality", "needs files, --from-topics or --archive", "give one of them")
-    settings, records = load(config), from_files(files or [])
-    if not files:
-        source = source_of(settings, archived)
-        (number,) = numbers_of(settings, source, False)
-        wanted = span_of(since, until, source, number, int(1000 * time.time()))
-        records = from_source(source, codec_for(settings.kafka), number, wanted.since_ms, wanted.until_ms)
-    report = examine(records, QualitySettings(time_scale=time_scale), read_nodes(nodes) if nodes else ()).report
-    for line in in_words(report):
-        print(line)
-    if out is not None:
-        out.write_text(as_json(report), encoding="utf-8")
-    if report.refusals:
-        raise typer.Exit(EXIT_DIRTY)
 
 
 def source_of(settings: Settings, folder: Path | None) -> Source:
