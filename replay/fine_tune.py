@@ -21,6 +21,7 @@ from policy.billing import CostSettings
 from policy.constraints import Constraints
 from policy.credit import Credits
 from policy.ledger import AttemptKey
+from policy.network import ActorCritic
 from policy.reward import RewardWeights
 from policy.state import StateSettings
 from policy.weight_set import WeightSet, write_weights
@@ -36,7 +37,7 @@ from schemas.topics import DECISIONS
 from trainer.acceptance import START, refuse_worse
 from trainer.evaluate import usual_baseline
 from trainer.export import Origin, exported, restored
-from trainer.fine_tune import FineTuneSettings, Tuned, estimated_gain, fine_tune
+from trainer.fine_tune import FineTuneSettings, Lessons, Tuned, estimated_gain, fine_tune
 from trainer.rules import rule_of
 from trainer.search import compare
 from trainer.workers import start_workers
@@ -179,6 +180,8 @@ class Learnable:
 
 
 Clock = Callable[[], float]
+Learn = Callable[[ActorCritic, Lessons, FineTuneSettings, Callable[[], bool]], Tuned]
+"""As `trainer.fine_tune.fine_tune`."""
 
 
 def run(
@@ -189,6 +192,7 @@ def run(
     deployment: Deployment,
     settings: RunSettings,
     clock: Clock = time.monotonic,
+    learn: Learn = fine_tune,
 ) -> tuple[Report, WeightSet | None]:
     """Fine-tune on this part of a history; writes the report, and the weights where they are accepted.
 
@@ -211,14 +215,14 @@ def run(
         skipped=found.skipped,
         left_out=found.left_out,
     )
-    report, weights = _learn(found, parent, about, settings, lambda: clock() - started)
+    report, weights = _learn(found, parent, about, settings, lambda: clock() - started, learn)
     report = replace(report, seconds=round(clock() - started, 1))
     _keep(report, weights, settings.out)
     return report, weights
 
 
 def _learn(
-    found: Learnable, parent: WeightSet, about: Report, settings: RunSettings, passed_s: Clock
+    found: Learnable, parent: WeightSet, about: Report, settings: RunSettings, passed_s: Clock, learn: Learn
 ) -> tuple[Report, WeightSet | None]:
     """From decisions to a candidate and its verdict."""
     if found.refusals:
@@ -233,7 +237,7 @@ def _learn(
     tuning = settings.tuning.emergency if settings.kind == Kind.EMERGENCY else settings.tuning
     lessons = together(found.learnt, found.outcomes, settings.negative)
     network = restored(parent)
-    tuned = fine_tune(network, lessons, tuning, lambda: passed_s() > LEARN_SHARE * settings.budget_s)
+    tuned = learn(network, lessons, tuning, lambda: passed_s() > LEARN_SHARE * settings.budget_s)
     about = replace(
         about,
         steps=tuned.steps,

@@ -1,4 +1,4 @@
-"""The model keeps up with its cluster: fine-tuned from the last hour, every hour, each night, and when it is called for.
+"""The model keeps up with its cluster: fine-tuned from the last hour, every hour, each night, and when called for.
 
 The call is the load-skew breaker's (`retrain.emergency` in the topic `control`). Accepted weights go to the topic
 `models`, channel `canary`; what decides is not changed here.
@@ -89,7 +89,7 @@ class Calls:
         self._consumer.assign([TopicPartition(topics.full_name(CONTROL), 0, 0)])
 
     def waiting(self, timeout_s: float, now_ms: int) -> bool:
-        """Whether there is a new call that arrived within the last hour. Who is called twice for one opening answers once.
+        """Whether there is a new call that arrived within the last hour; the same call told again is none.
 
         Raises BrokerError.
         """
@@ -135,7 +135,7 @@ class Loop:
         self._clock = clock
 
     def run(self) -> None:
-        """Raises BrokerError where the control topic cannot be read; what fails in a run is logged, and the next one due."""
+        """Raises BrokerError where the control topic cannot be read; a run that fails is logged."""
         while not self._stop.is_set():
             is_called = self._calls.waiting(POLL_S, round(1000 * self._clock()))
             kind = self._schedule.due(self._clock(), is_called)
