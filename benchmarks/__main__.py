@@ -1,4 +1,4 @@
-"""`python -m benchmarks [decide|ingest|loop|chaos|plans|simulate …]`: all but the last where none is named."""
+"""`python -m benchmarks [NAME …]`: all but those of training where none is named."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import importlib
 
 NAMES = ("decide", "ingest", "loop", "chaos", "plans")
-TRAINING = ("simulate",)
+TRAINING = ("simulate", "lookahead")
 """Need the packages of headrace[train]."""
 
 
