@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME …]`: all but those of training where none is named."""
+"""`python -m benchmarks [NAME …]`: all that need no training packages where none is named."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import importlib
 
 NAMES = ("decide", "ingest", "loop", "chaos", "plans")
-TRAINING = ("simulate", "lookahead")
+TRAINING = ("simulate", "promotion", "lookahead")
 """Need the packages of headrace[train]."""
 
 

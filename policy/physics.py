@@ -58,7 +58,7 @@ class Machines(NamedTuple):
     spike_ms_nk: np.ndarray
     """[N, K, 2] int64, from and to: transfers that begin in these times take longer"""
     latency_factor: np.ndarray
-    """[1] how many times as long"""
+    """[1] how many times as long; [0] without spikes: the digest of scenarios that have none is as it was before"""
     crowding: np.ndarray
     """[1] how much longer attempts take where others hold all other cpu, against a node that is CROWDED at most"""
     request_ar: np.ndarray
@@ -126,7 +126,7 @@ def machines(
         slow_ms_nk,
         np.full(1, slow_factor),
         spike_ms_nk,
-        np.full(1, latency_factor),
+        np.full(min(1, spike_ms_nk.shape[1]), latency_factor),
         np.full(1, crowding),
         np.zeros((places, len(RESOURCES)), np.int64),
         np.full(places, FREE, np.int64),

@@ -46,3 +46,31 @@ def decisions_of(batch: DecisionBatch) -> Iterator[Decision]:
             batch.probabilities[part],
             batch.rejections[row] if batch.rejections else {},
         )
+
+
+def without_decisions(
+    pool: str, event_time_ms: int, epoch: int, as_of: tuple[int, ...], steps: tuple[int, ...]
+) -> DecisionBatch:
+    """A batch of no decisions, that tells what was done to the states meanwhile."""
+    none: tuple[()] = ()
+    return DecisionBatch(
+        pool,
+        event_time_ms,
+        "",
+        "",
+        epoch,
+        as_of,
+        0.0,
+        none,
+        none,
+        none,
+        none,
+        none,
+        none,
+        0,
+        none,
+        none,
+        none,
+        none,
+        steps,
+    )

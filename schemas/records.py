@@ -274,6 +274,7 @@ class DecisionBatch:
     scores: tuple[float, ...]  # theirs
     probabilities: tuple[float, ...]  # theirs, when it was the task's turn
     rejections: tuple[Mapping[str, int], ...] = ()  # reason -> nodes; no entries at all where every task found nodes
+    steps: tuple[int, ...] = ()  # how inputs were folded since the partition's last batch: schemas.steps reads them
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,8 +27,10 @@ from policy.observation import Policy
 from policy.state import State
 from schemas import topics as catalogue
 from schemas.codec import Codec
+from schemas.decisions import without_decisions
 from schemas.errors import HeadraceError, InvalidCluster, InvalidInput, InvalidRecord, InvalidWorkflow
 from schemas.records import DeadLetter, NodeMetrics, Outcome, TaskReady, WorkflowSubmitted
+from schemas.steps import Encoded, Took
 from schemas.topics import DEAD_LETTERS, DECISIONS, NODE_METRICS, PLACEMENTS, TASK_EVENTS, TASK_READY, Topic
 from streams import metrics
 from streams.kafka import Publisher, decoded, header
@@ -43,6 +46,8 @@ log = logging.getLogger("headrace.agents")
 MOST_TRACES = 10_000
 """With more, those of finished workflows are dropped."""
 TRACE = "traceparent"
+MOST_STEPS = 2000
+"""Numbers; with more, what was done to the states is told without a decision."""
 LARGEST_LETTER = 900_000
 """Bytes of a bad record that its dead letter keeps."""
 LONGEST_PROBLEM = 2000
@@ -98,6 +103,16 @@ class Trunk:
             self.announce(partition, due)
             self._encode_changed(partition)
             await self.decide(partition)
+            if partition.steps > MOST_STEPS:
+                self.tell_steps(partition)
+
+    def tell_steps(self, partition: Partition) -> None:
+        """Publish what was done to the states since the last batch, where that has not been told yet."""
+        if partition.steps:
+            pool = next(iter(partition.pools), "")
+            at_ms = max((state.now_ms for state in partition.pools.values()), default=0)
+            told = without_decisions(pool, at_ms, partition.epoch, partition.as_of, partition.take_steps())
+            self._publisher.send(DECISIONS, pool or str(partition.number), told, partition.number)
 
     def announce(self, partition: Partition, due: list[TaskReady]) -> None:
         """Publish attempts that became due. They come back through the topic, and are decided then."""
@@ -121,9 +136,12 @@ class Trunk:
         encoding = await loop.run_in_executor(self._encoder, self._actor.encode, inputs)
         async with partition.lock:
             self._actor.use(state, encoding)
+            partition.note(Encoded(list(partition.pools).index(state.pool)))
+            del self._encoding[state.pool]
 
     def _encoded(self, pool: str, task: asyncio.Task[None]) -> None:
-        del self._encoding[pool]
+        if self._encoding.get(pool) is task:  # it failed
+            del self._encoding[pool]
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("actor.encoding_failed", extra={"pool": pool, "error": str(error)})
 
@@ -144,6 +162,7 @@ class Trunk:
 
     def _fold(self, partition: Partition, topic: Topic, chunk: Chunk) -> list[TaskReady]:
         started, sampled = time.time(), 0
+        before = partition.offsets.get(topic.name, 0)
         due: list[TaskReady] = []
         for message in chunk.records:
             offset = message.offset() or 0
@@ -164,6 +183,8 @@ class Trunk:
                 self._bury(topic, chunk.partition, message, error)
             partition.offsets[topic.name] = offset + 1
         partition.settle()
+        if (end := partition.offsets.get(topic.name, 0)) > before:
+            partition.note(Took(topic, end))
         if len(partition.traces) > MOST_TRACES:
             partition.forget_traces()
         metrics.SAMPLES.inc(sampled)
@@ -192,7 +213,7 @@ class Trunk:
             self._publisher.send(PLACEMENTS, placement.pool, placement, partition.number, headers, delivered)
             if arrival is not None and placement.outcome == Outcome.PLACED:
                 metrics.READY_SECONDS.observe(max(0.0, (now_ms - arrival.at_ms) / 1000))
-        evidence = batch.evidence
+        evidence = replace(batch.evidence, steps=partition.take_steps())
         self._publisher.send(DECISIONS, evidence.pool, evidence, partition.number)
         for outcome, count in Counter([placement.outcome for placement in batch.placements]).items():
             metrics.PLACEMENTS.labels(str(outcome), evidence.policy).inc(count)

@@ -17,6 +17,7 @@ from schemas.dag import MOST_ID_CHARS, check_task, check_workflow
 from schemas.errors import InvalidRecord
 from schemas.quantities import shown
 from schemas.records import EventKind, NodeMetrics, Placement, TaskEvent, TaskReady, WorkflowSubmitted
+from schemas.steps import Step, written
 from schemas.topics import Topic, partition_of
 
 
@@ -57,6 +58,7 @@ class Partition:
         self.sampled_at: dict[str, float] = {}
         """When (wall clock, seconds) the pools' last samples were folded."""
         self._samples: list[NodeMetrics] = []
+        self._steps: list[int] = []
         self._partitions = partitions
         self.settings = settings
 
@@ -64,6 +66,20 @@ class Partition:
     def as_of(self) -> tuple[int, ...]:
         """How far the inputs are folded, in the order of `topics.STATE_INPUTS`."""
         return tuple(self.offsets.get(topic.name, 0) for topic in catalogue.STATE_INPUTS)
+
+    @property
+    def steps(self) -> int:
+        """Numbers that wait for the next batch's evidence."""
+        return len(self._steps)
+
+    def note(self, step: Step) -> None:
+        """Remember what was done to the states, for the evidence of the next batch."""
+        self._steps += written([step])
+
+    def take_steps(self) -> tuple[int, ...]:
+        """What was done since the last call."""
+        steps, self._steps = tuple(self._steps), []
+        return steps
 
     def goes_on(self) -> bool:
         """Whether its restore has folded more since the last call."""

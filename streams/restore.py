@@ -6,31 +6,22 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 
-from confluent_kafka import Message
-
 from policy.fencing import Fence
 from schemas import topics as catalogue
 from schemas.codec import Codec
 from schemas.errors import InvalidInput, StateLost
 from schemas.records import Placement
+from schemas.steps import FOLD_ORDER, Restored
 from schemas.topics import PLACEMENTS, Topic, TopicSettings
 from streams import snapshots
 from streams.claims import claim
-from streams.kafka import KafkaSettings, Publisher, decoded, offset_at, read_range, reader, watermarks
+from streams.kafka import KafkaSettings, Publisher, Stored, decoded, offset_at, read_range, reader, watermarks
 from streams.partition import Partition
 
 log = logging.getLogger("headrace.restore")
 
 METRICS_BACK_MS = 15 * 60 * 1000
 """Node samples that arrived longer ago than this are not read again: windows hold five minutes."""
-FOLD_ORDER = (
-    catalogue.WORKFLOW_SUBMITTED,
-    catalogue.NODE_METRICS,
-    catalogue.TASK_READY,
-    catalogue.PLACEMENTS,
-    catalogue.TASK_EVENTS,
-)
-"""Of records that the broker received in one millisecond: causes before effects."""
 
 
 def restore(
@@ -48,17 +39,12 @@ def restore(
     if saved is not None:
         partition.pools.update(saved.pools)
         partition.offsets.update(saved.offsets)
-    fence = Fence(saved.epoch if saved else -1)
-    folded = 0
-    for topic, message in _in_order(_missed(partition, kafka, topics), topics):
-        if partition.is_revoked:
-            return folded
-        _fold(partition, topic, message, codec, fence)
-        folded = partition.restoring = folded + 1
-    partition.settle()
+    starts = _starts(partition, kafka, topics)
+    missed = _missed(partition, kafka, {(topics.full_name(t), partition.number): starts[t] for t in FOLD_ORDER})
+    folded = fold_missed(partition, missed, topics, codec, Fence(saved.epoch if saved else -1))
+    ranges = tuple((starts[t], max(starts[t], partition.offsets.get(t.name, 0))) for t in FOLD_ORDER)
+    partition.note(Restored(saved.slot if saved else -1, ranges))
     partition.placements_offset = max(partition.offsets.get(PLACEMENTS.name, 0), partition.epoch + 1)
-    for state in partition.pools.values():
-        state.queue.unblock()
     log.info(
         "partition.restored",
         extra={
@@ -72,12 +58,33 @@ def restore(
     return folded
 
 
-def _missed(partition: Partition, kafka: KafkaSettings, topics: TopicSettings) -> Iterable[Message]:
-    """Every record that the state has not seen, up to now; each topic in order."""
-    starts = {(topics.full_name(t), partition.number): partition.offsets.get(t.name, 0) for t in FOLD_ORDER}
-    samples = (topics.full_name(catalogue.NODE_METRICS), partition.number)
-    _check_ends(kafka, starts)
-    starts[samples] = max(starts[samples], _offset_at(kafka, samples, int(time.time() * 1000) - METRICS_BACK_MS))
+def fold_missed(
+    partition: Partition, missed: Iterable[Stored], topics: TopicSettings, codec: Codec, fence: Fence
+) -> int:
+    """Fold what a state has not seen, as the broker received it, so that its owner may decide; returns how many."""
+    folded = 0
+    for topic, message in _in_order(missed, topics):
+        if partition.is_revoked:
+            return folded
+        _fold(partition, topic, message, codec, fence)
+        folded = partition.restoring = folded + 1
+    partition.settle()
+    for state in partition.pools.values():
+        state.queue.unblock()
+    return folded
+
+
+def _starts(partition: Partition, kafka: KafkaSettings, topics: TopicSettings) -> dict[Topic, int]:
+    """Of each topic, the first record that the state has not seen and needs."""
+    starts = {topic: partition.offsets.get(topic.name, 0) for topic in FOLD_ORDER}
+    _check_ends(kafka, {(topics.full_name(topic), partition.number): start for topic, start in starts.items()})
+    samples, since_ms = catalogue.NODE_METRICS, int(time.time() * 1000) - METRICS_BACK_MS
+    recent = _offset_at(kafka, (topics.full_name(samples), partition.number), since_ms)
+    return {**starts, samples: max(starts[samples], recent)}
+
+
+def _missed(partition: Partition, kafka: KafkaSettings, starts: Mapping[tuple[str, int], int]) -> Iterable[Stored]:
+    """Every record from these offsets up to now; each topic in order."""
     for message in read_range(kafka, starts):
         if partition.is_revoked:
             return
@@ -108,7 +115,7 @@ def _offset_at(kafka: KafkaSettings, where: tuple[str, int], at_ms: int) -> int:
         consumer.close()
 
 
-def _in_order(messages: Iterable[Message], topics: TopicSettings) -> list[tuple[Topic, Message]]:
+def _in_order(messages: Iterable[Stored], topics: TopicSettings) -> list[tuple[Topic, Stored]]:
     """The records of all topics as the broker received them."""
     by_name = {topics.full_name(t): (rank, t) for rank, t in enumerate(FOLD_ORDER)}
     ranked = [(m.timestamp()[1], *by_name[m.topic() or ""], m) for m in messages]
@@ -116,7 +123,7 @@ def _in_order(messages: Iterable[Message], topics: TopicSettings) -> list[tuple[
     return [(topic, message) for _, _, topic, message in ranked]
 
 
-def _fold(partition: Partition, topic: Topic, message: Message, codec: Codec, fence: Fence) -> None:
+def _fold(partition: Partition, topic: Topic, message: Stored, codec: Codec, fence: Fence) -> None:
     offset = message.offset() or 0
     partition.offsets[topic.name] = offset + 1
     try:

@@ -142,6 +142,7 @@ class Worker:
                 if not partition.is_revoked and self.trunk is not None:
                     self.trunk.announce(partition, list(partition.due()))
                     await self.trunk.decide(partition)
+                    self.trunk.tell_steps(partition)
             metrics.RESTORE_SECONDS.observe(time.monotonic() - started)
             partition.restored.set()
             if folded > SAVED_AT_ONCE:  # whoever dies young must not leave ever more to fold to its successors
@@ -207,6 +208,8 @@ class Worker:
         async with partition.lock:
             if partition.is_revoked or self._saved.get(partition.number) == partition.as_of:
                 return
+            if self.trunk is not None:
+                self.trunk.tell_steps(partition)  # whoever begins with the snapshot knows where
             as_of = partition.as_of
             offsets = {
                 **partition.offsets,

@@ -119,6 +119,7 @@ EXAMPLES = (
         (1.5, 0.0),
         (0.9, 0.0),
         ({}, {"gpu": 3}),
+        (0, 17, 20, 1),
     ),
     Model("v2", "canary", None, AT_MS, "00ff", "{}", {"actor.onnx": b"\x00\xff"}),
     Control("pool", AT_MS, "pause", {"why": "maintenance"}),
