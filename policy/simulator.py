@@ -403,16 +403,17 @@ def chances(settings: SimulatorSettings, key: AttemptKey) -> tuple[float, float,
 
 
 def with_spot(specs: Sequence[NodeSpec], settings: SimulatorSettings) -> tuple[NodeSpec, ...]:
-    """The nodes, a share of them spot; for nodes of which so many already are, the same again.
+    """The nodes, a share of them spot: those that are already, and as many others as are missing.
 
-    Which they are hangs on their names: a larger share adds to them, and takes none away.
+    Which others hangs on their names: a larger share adds to them, and takes none away.
     """
 
     def chance(spec: NodeSpec) -> bytes:
         return hashlib.blake2b(f"{settings.seed}\0spot\0{spec.node_id}".encode(), digest_size=8).digest()
 
-    count = round(settings.spot_share * len(specs))
-    chosen = {spec.node_id for spec in sorted(specs, key=chance)[:count]}
+    others = sorted([spec for spec in specs if not is_spot(spec)], key=chance)
+    missing = round(settings.spot_share * len(specs)) - (len(specs) - len(others))
+    chosen = {spec.node_id for spec in others[: max(0, missing)]}
     return tuple([_as_spot(spec, settings) if spec.node_id in chosen else spec for spec in specs])
 
 
@@ -422,8 +423,6 @@ def is_spot(spec: NodeSpec) -> bool:
 
 
 def _as_spot(spec: NodeSpec, settings: SimulatorSettings) -> NodeSpec:
-    if is_spot(spec):
-        return spec
     price = settings.spot_price_factor * spec.price_per_hour
     return replace(spec, price_per_hour=price, labels={**spec.labels, CAPACITY_LABEL: SPOT})
 

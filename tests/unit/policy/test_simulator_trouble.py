@@ -33,7 +33,7 @@ def differing(one: SimulatorSettings, other: SimulatorSettings) -> set[str]:
 
 
 def test_spikes_change_the_links_and_nothing_else():
-    assert differing(USUAL, SPIKES) == {"spike_ms_nk"}
+    assert differing(USUAL, SPIKES) == {"spike_ms_nk", "latency_factor"}
     assert lost(SPIKES) == lost(USUAL)
 
 
@@ -83,6 +83,7 @@ def test_spot_nodes_stay_what_they_are_when_they_are_asked_for_again():
     nodes = with_spot(SPECS, SPOT)
 
     assert with_spot(nodes, SPOT) == nodes
+    assert with_spot(nodes, replace(SPOT, seed=99)) == nodes
 
 
 def test_a_larger_share_adds_spot_nodes():
