@@ -311,3 +311,5 @@ class Inputs:
                 self._ahead = stored
                 return
             yield stored
+            if (stored.offset() or 0) == end - 1:  # what comes next may be long in coming
+                return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -9,21 +11,30 @@ from pathlib import Path
 import pytest
 
 from policy.constraints import Constraints
+from policy.credit import Credits
 from policy.decide import DecideSettings
+from policy.heuristics import HEURISTICS
 from policy.state import StateSettings
 from replay.archive import ArchiveSource, archive
+from replay.continuation import ContinuationSettings
 from replay.fidelity import Fidelity, Verifier
+from replay.live_shadow import LiveShadow
 from replay.player import Player, Range
+from replay.promotion import Promotion, PromotionSettings
+from replay.shadow import Shadow, ShadowSettings
+from replay.shadow_report import Saved, newest, standing
 from replay.source import KafkaSource, Source
 from schemas.codec import Codec
 from schemas.records import DecisionBatch
 from schemas.steps import Encoded, read
-from schemas.topics import DECISIONS, TopicSettings, partition_of
+from schemas.topics import CONTROL, DECISIONS, SHADOW_PLACEMENTS, TopicSettings, partition_of
 from streams.client import Client
-from streams.kafka import KafkaSettings
+from streams.config import Settings
+from streams.kafka import KafkaSettings, Publisher
 from streams.policies import PolicySettings, build, build_actor
 from streams.watch import Watch
 from tests.cluster_thread import running_cluster
+from tests.command_line import CommandLine
 from tests.eventually import eventually
 from tests.topic_records import records_of
 from tests.worker_process import WorkerProcess
@@ -156,3 +167,87 @@ def test_nodes_of_a_large_pool_that_were_encoded_beside_the_decisions_are_again(
 
     assert found.differences == []
     assert found.batches > 10
+
+
+def settings_of(kafka: KafkaSettings, topics: TopicSettings) -> Settings:
+    return Settings(pool=POOL, kafka=kafka, topics=topics)
+
+
+def a_shadow() -> Shadow:
+    heft = HEURISTICS["heft"]
+    rare = ShadowSettings(every_s=1800.0, horizon_s=60.0, lucks=1)
+    return Shadow(heft, lambda name: heft, Constraints(()), rare, ContinuationSettings(), Credits(POOL))
+
+
+def test_a_live_shadow_publishes_what_it_would_have_decided_and_goes_on_after_a_restart(recorded) -> None:
+    kafka, topics, _ = recorded
+    settings, codec, rule = settings_of(kafka, topics), Codec(), PromotionSettings(days=3)
+    wanted = sum(1 for batch in decisions(recorded) if batch.width for node in batch.node_ids if node)
+    publisher = Publisher(kafka, topics, codec)
+    first = LiveShadow(
+        settings, a_shadow, "heft", codec, publisher, Saved("heft", 0, Promotion(rule), "nothing yet"), rule
+    )
+    thread = threading.Thread(target=first.run, daemon=True)
+    thread.start()
+    placements = eventually(
+        lambda: [] if len(found := records_of(kafka, topics, SHADOW_PLACEMENTS)) < wanted - 20 else found,
+        "shadow placements",
+    )
+    first.stop.set()
+    thread.join(60)
+    publisher.flush()
+    placements = records_of(kafka, topics, SHADOW_PLACEMENTS)
+    saved = newest(kafka, topics.full_name(CONTROL), POOL, codec)
+
+    assert not thread.is_alive()
+    assert {placement.policy for placement in placements} == {"heft"}
+    assert len(placements) <= wanted
+    assert saved is not None
+    assert saved.promotion.settings == rule
+    assert saved.at_ms > max(placement.event_time_ms for placement in placements[:1])
+    assert "candidate heft: asked about" in "\n".join(standing(saved))
+
+    again = LiveShadow(settings, a_shadow, "heft", codec, publisher, saved, rule)
+    thread = threading.Thread(target=again.run, daemon=True)
+    thread.start()
+    time.sleep(3.0)
+    again.stop.set()
+    thread.join(60)
+    publisher.close()
+
+    everything = records_of(kafka, topics, SHADOW_PLACEMENTS)
+    keys = [(p.workflow_id, p.task_id, p.attempt) for p in everything]
+    assert len(keys) - len(set(keys)) < 10  # the turn at which it ended may be told twice
+
+
+def test_the_commands_on_a_recorded_run(recorded, archived: Path, command: CommandLine, tmp_path: Path) -> None:
+    kafka, topics, _ = recorded
+    config = tmp_path / "settings.yaml"
+    config.write_text(
+        f"kafka: {{bootstrap_servers: '{kafka.bootstrap_servers}'}}\ntopics: {{prefix: {topics.prefix}}}\n"
+    )
+    batch = next(b for b in decisions(recorded) if b.width and all(b.node_ids))
+    name = f"{batch.workflow_ids[0]}/{batch.task_ids[0]}"
+
+    part = command("archive", tmp_path / "part", "--from", "2h", "--config", config)
+    again = command("archive", tmp_path / "part", "--config", config)
+    exact = command("replay", "--config", config, "--all-pools")
+    other = command("replay", "--archive", archived, "--config", tmp_path / "none.yaml")
+    shadow = command(
+        "shadow", "--candidate", "heft", "--archive", archived, "--every", 3600, "--out", tmp_path / "s.json"
+    )
+    whatif = command("whatif", name, "--policy", "heft", "--archive", archived)
+
+    assert part.code == 0
+    assert "decisions-" in part.errors
+    assert again.code == 2
+    assert "holds an archive already" in again.errors
+    assert exact.code == 0
+    assert f"partition {NUMBER}: " in exact.output
+    assert " 0 differ, 0 not compared" in exact.output
+    assert other.code == 2
+    assert shadow.code == 0, shadow.errors
+    assert "candidate heft: asked about" in shadow.output
+    assert json.loads((tmp_path / "s.json").read_text())["decisions"] > 100
+    assert whatif.code == 0, whatif.errors
+    assert "otherwise: " in whatif.output
