@@ -6,7 +6,7 @@ import argparse
 import importlib
 
 NAMES = ("decide", "ingest", "loop", "chaos", "plans")
-TRAINING = ("simulate", "promotion")
+TRAINING = ("simulate", "promotion", "replay", "lookahead")
 """Need the packages of headrace[train]."""
 
 

@@ -55,6 +55,10 @@ class Machines(NamedTuple):
     """[N, K, 2] int64, from and to: attempts that start in these times take longer"""
     slow_factor: np.ndarray
     """[1] how many times as long"""
+    spike_ms_nk: np.ndarray
+    """[N, K, 2] int64, from and to: transfers that begin in these times take longer"""
+    latency_factor: np.ndarray
+    """[1] how many times as long; [0] without spikes: the digest of scenarios that have none is as it was before"""
     crowding: np.ndarray
     """[1] how much longer attempts take where others hold all other cpu, against a node that is CROWDED at most"""
     request_ar: np.ndarray
@@ -100,6 +104,8 @@ def machines(
     repair_ms_nk: np.ndarray,
     slow_ms_nk: np.ndarray,
     slow_factor: float,
+    spike_ms_nk: np.ndarray,
+    latency_factor: float,
     crowding: float,
     places: int,
     now_ms: int,
@@ -119,6 +125,8 @@ def machines(
         np.zeros(nodes, np.int64),
         slow_ms_nk,
         np.full(1, slow_factor),
+        spike_ms_nk,
+        np.full(min(1, spike_ms_nk.shape[1]), latency_factor),
         np.full(1, crowding),
         np.zeros((places, len(RESOURCES)), np.int64),
         np.full(places, FREE, np.int64),
@@ -184,8 +192,19 @@ def run_ms(m: Machines, place: int, node: int, runtime_s: float, chance: float) 
 
 
 def transfer_ms(m: Machines, node: int, remote_bytes: float, chance: float) -> int:
-    """What it takes to bring so many bytes through the node's link."""
-    return int(math.ceil(1000 * remote_bytes / m.bandwidth_n[node] * chance))
+    """What it takes to bring so many bytes through the node's link, which may be in a latency spike."""
+    factor = chance * latency(m, node)
+    return int(math.ceil(1000 * remote_bytes / m.bandwidth_n[node] * factor))
+
+
+def latency(m: Machines, node: int) -> float:
+    """How many times as long as usual the node's link takes now."""
+    factor = 1.0
+    now_ms = m.counters[NOW]
+    for k in range(m.spike_ms_nk.shape[1]):
+        if m.spike_ms_nk[node, k, 0] <= now_ms < m.spike_ms_nk[node, k, 1]:
+            factor *= m.latency_factor[0]
+    return factor
 
 
 def fits(m: Machines, place: int, node: int) -> bool:
@@ -332,7 +351,7 @@ def swap(m: Machines, one: int, other: int) -> None:
 
 
 COMPILABLE: tuple[Callable[..., object], ...] = (
-    *(log_normal, run_ms, transfer_ms, fits, accept, release, bill, happen),
+    *(log_normal, run_ms, transfer_ms, latency, fits, accept, release, bill, happen),
     *(plan, cancel, is_before, rise, sink, swap),
 )
 """What may be compiled, with each other."""

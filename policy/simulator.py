@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,6 +39,10 @@ FIRST_PLACES = 64
 SCHEDULED = 64
 """Losses and slow spells of a node after which they repeat."""
 HOUR_MS = 3_600_000
+CAPACITY_LABEL, SPOT = "capacity", "spot"
+"""The label of a node that may be taken back, and its value."""
+LOSSES_STREAM, SPIKES_STREAM, SPOT_STREAM = 2, 3, 4
+"""Streams of random numbers: without one trouble the others stay as they were."""
 GONE = 2**31
 """Where a task finished whose node is no more: on none of those that there are."""
 
@@ -65,6 +69,20 @@ class SimulatorSettings:
     """How many times as long an attempt takes that starts in one."""
     crowding: float = 0.0
     """How much longer attempts take on a node whose cpu is full; it begins at 60 %."""
+    latency_spikes_per_hour: float = 0.0
+    """How often the link of each node is slow for a while, per hour of event time; its measured latency shows it."""
+    latency_spike_s: float = 120.0
+    """Mean time of such a spike."""
+    latency_factor: float = 8.0
+    """How many times as long a transfer takes that begins in one, and how many times the usual latency is measured."""
+    spot_share: float = 0.0
+    """Share of the nodes that are spot: labelled `capacity: spot`, cheaper, and taken back at times."""
+    spot_price_factor: float = 0.35
+    """Their price, as a share of what the node costs otherwise; nodes that have the label already keep theirs."""
+    spot_interruptions_per_hour: float = 0.0
+    """How often each spot node is taken back, per hour of event time, beside the losses that meet all nodes."""
+    spot_repair_s: float = 600.0
+    """Mean time until a node takes the place of one that was taken back."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -78,6 +96,13 @@ class SimulatorSettings:
             ("slow_spell_s", 1e9),
             ("slow_factor", 1000.0),
             ("crowding", 1000.0),
+            ("latency_spikes_per_hour", 3600.0),
+            ("latency_spike_s", 1e9),
+            ("latency_factor", 1000.0),
+            ("spot_share", 1.0),
+            ("spot_price_factor", 1.0),
+            ("spot_interruptions_per_hour", 3600.0),
+            ("spot_repair_s", 1e9),
         ):
             if not 0 <= getattr(self, name) <= most:
                 raise InvalidConfiguration(
@@ -112,14 +137,15 @@ class SimulatedCluster:
         if not specs:
             raise InvalidCluster("nodes", "there are none", "give at least one node")
         self.pool = pool
-        self.specs = tuple(specs)
-        self.settings = settings
         for spec in specs:
             check_spec(spec, "nodes")
+        self.specs = specs = with_spot(specs, settings)
+        self.settings = settings
         self._index = {spec.node_id: at for at, spec in enumerate(specs)}
         if len(self._index) < len(specs):
             raise InvalidCluster("nodes", "two nodes have one name", "name them apart")
         self._machines = machines_of(specs, settings, start_ms, FIRST_PLACES)
+        self._is_taken_back_nk = _losses(specs, settings, _losses_rng(settings))[2]
         self._tasks: dict[TaskKey, _KnownTask] = {}
         self._at: list[_KnownTask | None] = [None] * FIRST_PLACES
         """Whose each place is."""
@@ -212,7 +238,7 @@ class SimulatedCluster:
         while self.next_ms is not None and self.next_ms <= until_ms:
             what, index = physics.happen(self._machines)
             if what == physics.LOST:
-                yield self._node_event(index, "simulated loss")
+                yield self._node_event(index, self._why_lost(index))
             elif what == physics.REPAIRED:
                 self._samples = 0
             else:
@@ -337,7 +363,8 @@ class SimulatedCluster:
         values_nm[has_gpu_n, 4] = used_nr[has_gpu_n, GPU_MEMORY]
         values_nm[:, 5] = self._recent_n[0] / np.maximum(self._recent_n[1], 1)
         values_nm[has_gpu_n, 6] = np.clip(used_nr[has_gpu_n, GPU] * noise.uniform(0.3, 0.9, int(has_gpu_n.sum())), 0, 1)
-        values_nm[:, 7] = 0.0005 * np.exp(0.3 * noise.standard_normal(shape)) * (1 + 4 * busy_links_n)
+        spike_n = np.array([physics.latency(m, node) for node in range(shape)])
+        values_nm[:, 7] = 0.0005 * np.exp(0.3 * noise.standard_normal(shape)) * (1 + 4 * busy_links_n) * spike_n
         return values_nm
 
     def _event(
@@ -351,6 +378,10 @@ class SimulatedCluster:
         transfer_s: float | None = None,
     ) -> TaskEvent:
         return TaskEvent(self.pool, *key, node_id, self.now_ms, kind, env, runtime_s, transfer_s, reason)
+
+    def _why_lost(self, node: int) -> str:
+        turn = int(self._machines.losses_n[node] - 1) % SCHEDULED
+        return "spot interruption" if self._is_taken_back_nk[node, turn] else "simulated loss"
 
     def _node_event(self, node: int, reason: str) -> TaskEvent:
         return TaskEvent(
@@ -371,13 +402,37 @@ def chances(settings: SimulatorSettings, key: AttemptKey) -> tuple[float, float,
     return log_normal(of_transfer, settings.transfer_noise), run, fails
 
 
+def with_spot(specs: Sequence[NodeSpec], settings: SimulatorSettings) -> tuple[NodeSpec, ...]:
+    """The nodes, a share of them spot: those that are already, and as many others as are missing.
+
+    Which others hangs on their names: a larger share adds to them, and takes none away.
+    """
+
+    def chance(spec: NodeSpec) -> bytes:
+        return hashlib.blake2b(f"{settings.seed}\0spot\0{spec.node_id}".encode(), digest_size=8).digest()
+
+    others = sorted([spec for spec in specs if not is_spot(spec)], key=chance)
+    missing = round(settings.spot_share * len(specs)) - (len(specs) - len(others))
+    chosen = {spec.node_id for spec in others[: max(0, missing)]}
+    return tuple([_as_spot(spec, settings) if spec.node_id in chosen else spec for spec in specs])
+
+
+def is_spot(spec: NodeSpec) -> bool:
+    """Whether the node may be taken back."""
+    return spec.labels.get(CAPACITY_LABEL) == SPOT
+
+
+def _as_spot(spec: NodeSpec, settings: SimulatorSettings) -> NodeSpec:
+    price = settings.spot_price_factor * spec.price_per_hour
+    return replace(spec, price_per_hour=price, labels={**spec.labels, CAPACITY_LABEL: SPOT})
+
+
 def machines_of(specs: Sequence[NodeSpec], settings: SimulatorSettings, start_ms: int, places: int) -> physics.Machines:
-    """The nodes, with when each is lost and when it is slow, and room for so many tasks."""
-    rng = np.random.default_rng((settings.seed, 2))
-    loss_ms_nk, repair_ms_nk = _spells(rng, len(specs), settings.node_losses_per_hour, settings.repair_s)
-    until_slow_ms_nk, slow_ms_nk = _spells(rng, len(specs), settings.slow_spells_per_hour, settings.slow_spell_s)
-    begin_ms_nk = start_ms + np.cumsum(until_slow_ms_nk + slow_ms_nk, axis=1) - slow_ms_nk
-    has_slow = settings.slow_spells_per_hour > 0
+    """The nodes, with when each is lost, when it and its link are slow, and room for so many tasks."""
+    rng = _losses_rng(settings)
+    loss_ms_nk, repair_ms_nk, _ = _losses(specs, settings, rng)
+    slow = (settings.slow_spells_per_hour, settings.slow_spell_s)
+    spikes = (settings.latency_spikes_per_hour, settings.latency_spike_s)
     return physics.machines(
         np.array([capacity(spec) for spec in specs], np.int64),
         np.array([spec.speed for spec in specs], np.float64),
@@ -385,12 +440,43 @@ def machines_of(specs: Sequence[NodeSpec], settings: SimulatorSettings, start_ms
         np.array([spec.price_per_hour for spec in specs], np.float64),
         loss_ms_nk,
         repair_ms_nk,
-        np.stack([begin_ms_nk, begin_ms_nk + slow_ms_nk], axis=2)[:, : SCHEDULED if has_slow else 0],
+        _begin_and_end(rng, len(specs), *slow, start_ms),
         settings.slow_factor,
+        _begin_and_end(np.random.default_rng((settings.seed, SPIKES_STREAM)), len(specs), *spikes, start_ms),
+        settings.latency_factor,
         settings.crowding,
         places,
         start_ms,
     )
+
+
+def _losses_rng(settings: SimulatorSettings) -> np.random.Generator:
+    """Draws losses, and behind them slow spells."""
+    return np.random.default_rng((settings.seed, LOSSES_STREAM))
+
+
+def _losses(
+    specs: Sequence[NodeSpec], settings: SimulatorSettings, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """How long each node is up before each loss, how long it is gone then, and whether it was taken back.
+
+    Each [N, SCHEDULED], int64 ms but for the last; 0: for ever. Both kinds of loss have no memory: whichever comes
+    first ends the time that the node is up, and both begin anew when it is back.
+    """
+    nodes = len(specs)
+    loss_ms_nk, repair_ms_nk = _spells(rng, nodes, settings.node_losses_per_hour, settings.repair_s)
+    spot_rng = np.random.default_rng((settings.seed, SPOT_STREAM))
+    taken_ms_nk, gone_ms_nk = _spells(spot_rng, nodes, settings.spot_interruptions_per_hour, settings.spot_repair_s)
+    is_spot_n1 = np.array([is_spot(spec) for spec in specs], bool)[:, None]
+    is_taken_nk = is_spot_n1 & (taken_ms_nk > 0) & ((loss_ms_nk == 0) | (taken_ms_nk < loss_ms_nk))
+    return np.where(is_taken_nk, taken_ms_nk, loss_ms_nk), np.where(is_taken_nk, gone_ms_nk, repair_ms_nk), is_taken_nk
+
+
+def _begin_and_end(rng: np.random.Generator, nodes: int, per_hour: float, lasts_s: float, start_ms: int) -> np.ndarray:
+    """Spells of each node, from and to [N, K, 2] int64 ms; without any, K is 0."""
+    until_ms_nk, lasts_ms_nk = _spells(rng, nodes, per_hour, lasts_s)
+    begin_ms_nk = start_ms + np.cumsum(until_ms_nk + lasts_ms_nk, axis=1) - lasts_ms_nk
+    return np.stack([begin_ms_nk, begin_ms_nk + lasts_ms_nk], axis=2)[:, : SCHEDULED if per_hour > 0 else 0]
 
 
 def _spells(rng: np.random.Generator, nodes: int, per_hour: float, lasts_s: float) -> tuple[np.ndarray, np.ndarray]:

@@ -109,6 +109,7 @@ def replay(
             f"partition {number}: {player.progress.records} records, {player.progress.owners} owners, "
             f"{found.batches} batches of {found.decisions} decisions made again, "
             f"{len(found.differences)} differ, {found.skipped} not compared, {seconds:.1f} s"
+            + (f"; {found.unpublished} placements were lost with their owners" if found.unpublished else "")
         )
         for difference in found.differences:
             print(f"  {difference}")

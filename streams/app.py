@@ -98,7 +98,7 @@ def build(settings: Settings) -> tuple[Worker, faust.App, HealthServer]:
         worker.find,
         publisher,
         codec,
-        actor.policy() if actor else heuristic(settings.policy.name),
+        policies.looking_ahead(actor.policy() if actor else heuristic(settings.policy.name), settings.policy),
         policies.Guard(fallback, settings.policy.deadline_ms),
         Constraints(settings.policy.node_filter_rules),
         settings.decide,

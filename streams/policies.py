@@ -12,6 +12,7 @@ import numpy as np
 
 from policy.heuristics import heuristic
 from policy.observation import Observation, Policy
+from policy.online_lookahead import HasTime, RolloutSettings, with_lookahead
 from schemas.errors import HeadraceError, InvalidConfiguration
 from streams import metrics
 
@@ -22,6 +23,18 @@ log = logging.getLogger("headrace.policy")
 
 SLOW_IN_A_ROW = 5
 REST_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineLookaheadSettings:
+    """Whether decisions are looked at twice (`policy.online_lookahead`)."""
+
+    budget_ms: float = 0.0
+    """Time for one task, so that no more than 1000 / budget_ms tasks a second are placed; 0: none, nothing is tried."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.budget_ms < float("inf"):
+            raise InvalidConfiguration("policy.lookahead.budget_ms", f"{self.budget_ms} is no time", "give 0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +55,8 @@ class PolicySettings:
     """After five batches in a row that took longer than this, the fallback decides for a minute."""
     node_filter_rules: list[str] = field(default_factory=list)
     """Jinja2 expressions over `node` and `task`; a node takes a task only where all of them hold."""
+    lookahead: OnlineLookaheadSettings = field(default_factory=OnlineLookaheadSettings)
+    """Other nodes are tried by simulation before one is taken."""
 
     def __post_init__(self) -> None:
         if self.name != "actor":
@@ -53,6 +68,12 @@ class PolicySettings:
             raise InvalidConfiguration("policy.deadline_ms", f"{self.deadline_ms} is not positive", "give a time")
         if self.device not in ("auto", "cuda", "cpu"):
             raise InvalidConfiguration("policy.device", f"'{self.device}'", "give auto, cuda or cpu")
+        if self.lookahead.budget_ms >= self.deadline_ms:
+            raise InvalidConfiguration(
+                "policy.lookahead.budget_ms",
+                f"{self.lookahead.budget_ms} leaves nothing of policy.deadline_ms {self.deadline_ms}",
+                "give less, or a later deadline",
+            )
 
 
 def build(settings: PolicySettings) -> Policy:
@@ -69,6 +90,19 @@ def build_actor(settings: PolicySettings, *, synchronous: bool = True) -> Actor:
     return load_actor(
         settings.weights, device=settings.device, temperature=settings.temperature, synchronous=synchronous
     )
+
+
+def looking_ahead(policy: Policy, settings: PolicySettings) -> Policy:
+    """The policy as it decides under these settings: with a second look where they give it time."""
+    budget_s = settings.lookahead.budget_ms / 1000
+    if budget_s == 0:
+        return policy
+
+    def start_clock() -> HasTime:
+        until = time.monotonic() + budget_s
+        return lambda: time.monotonic() < until
+
+    return with_lookahead(policy, RolloutSettings(), start_clock)
 
 
 def announce(settings: PolicySettings, actor: Actor | None) -> None:

@@ -18,7 +18,7 @@ TROUBLES: Mapping[str, SimulatorSettings] = {
     CALM: CLUSTER,
     "node losses": replace(CLUSTER, node_losses_per_hour=10 * CLUSTER.node_losses_per_hour),
     "stragglers": replace(CLUSTER, slow_spells_per_hour=10 * CLUSTER.slow_spells_per_hour, runtime_noise=0.6),
-    "latency": replace(CLUSTER, transfer_noise=1.2),
+    "latency": replace(CLUSTER, latency_spikes_per_hour=4.0),
 }
 """What the adversary may bring, beside the usual cluster."""
 RECORDED = "recorded"

@@ -15,7 +15,7 @@ from policy.features import Graphs, graphs
 from policy.physics import Machines
 from policy.resources import RESOURCES
 from policy.reward import SLA_S, Run
-from policy.simulator import SimulatorSettings, chances, machines_of
+from policy.simulator import SimulatorSettings, chances, machines_of, with_spot
 from schemas.records import NodeSpec, WorkflowClass, WorkflowSubmitted
 from trainer.arena import BEGIN, END, LOAD, SCRAPS, SPREAD, Outcome, Rule, Scenario, play
 
@@ -110,6 +110,7 @@ def course_of(
     rng  draws what attempts meet; without, they meet what the simulated cluster lets them meet, which takes longer
     drawn  attempts of a task for which chance is drawn; those after them meet the same again
     """
+    specs = with_spot(specs, cluster)
     in_order = sorted(submitted, key=lambda w: w.event_time_ms)
     live = [workflows.from_record(record, record.event_time_ms) for record in in_order]
     tasks = [task for workflow in live for task in workflow.tasks]
@@ -133,7 +134,7 @@ def course_of(
         np.array([spec.gpu_memory_bytes for spec in specs], np.int64),
         *(_met(cluster, tasks, drawn) if rng is None else _drawn(cluster, (len(tasks), drawn), rng)),
     )
-    return Course(tuple(specs), tuple(in_order), cluster, scenario)
+    return Course(specs, tuple(in_order), cluster, scenario)
 
 
 def _ragged(rows: Sequence[Sequence[int]], begin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

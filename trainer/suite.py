@@ -84,6 +84,13 @@ STANDARD = (
     _setup("64 nodes", 0.8, nodes=64, workflows=480),
     _setup("no failures", 0.9, failure_rate=0.0, node_losses_per_hour=0.0),
     _setup("3 x failures", 0.9, failure_rate=0.06, node_losses_per_hour=0.15),
+    _setup(
+        "spot nodes, latency spikes",
+        0.9,
+        latency_spikes_per_hour=2.0,
+        spot_share=0.5,
+        spot_interruptions_per_hour=0.5,
+    ),
 )
 NODES_PER_SIZE = (64, 256, 1000)
 LARGE = (

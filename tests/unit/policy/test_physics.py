@@ -25,6 +25,8 @@ def some_machines(nodes: int = 2, places: int = 4, **changes: object) -> Machine
         "repair_ms_nk": none_nk,
         "slow_ms_nk": np.zeros((nodes, 0, 2), np.int64),
         "slow_factor": 1.0,
+        "spike_ms_nk": np.zeros((nodes, 0, 2), np.int64),
+        "latency_factor": 1.0,
         "crowding": 0.0,
         "places": places,
         "now_ms": 0,
@@ -136,6 +138,16 @@ def test_a_crowded_node_and_a_slow_spell_make_attempts_longer():
     assert physics.run_ms(m, 0, 0, 10.0, 1.0) == 30_000
     m.used_nr[1, 0] = 3000  # of 4000: halfway from where neighbours are felt to where they hold all
     assert physics.run_ms(m, 0, 1, 10.0, 1.0) == 6250
+
+
+def test_a_latency_spike_makes_transfers_longer_while_it_lasts_and_runs_not():
+    m = some_machines(latency_factor=8.0, spike_ms_nk=np.array([[[0, 100]], [[200, 300]]]))
+
+    assert [physics.transfer_ms(m, node, 1e6, 1.0) for node in (0, 1)] == [8000, 1000]
+    assert physics.transfer_ms(m, 0, 0.0, 1.0) == 0
+    assert physics.run_ms(m, 0, 0, 10.0, 1.0) == 10_000
+    m.counters[NOW] = 100
+    assert physics.transfer_ms(m, 0, 1e6, 1.0) == 1000
 
 
 def test_room_for_more_places_changes_nothing_that_is_there():

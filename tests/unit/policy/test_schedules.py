@@ -33,6 +33,9 @@ troubles = st.builds(
     node_losses_per_hour=st.sampled_from([0.0, 0.5]),
     slow_spells_per_hour=st.sampled_from([0.0, 2.0]),
     crowding=st.floats(0, 2),
+    latency_spikes_per_hour=st.sampled_from([0.0, 20.0]),
+    spot_share=st.sampled_from([0.0, 0.5, 1.0]),
+    spot_interruptions_per_hour=st.sampled_from([0.0, 0.5]),
 )
 
 

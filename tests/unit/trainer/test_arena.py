@@ -24,7 +24,15 @@ from trainer.workloads import WorkloadSettings, example_nodes, random_workload
 
 ATTEMPTS = 12
 TROUBLE = SimulatorSettings(
-    failure_rate=0.05, runtime_noise=0.4, node_losses_per_hour=0.5, crowding=0.4, slow_spells_per_hour=0.5
+    failure_rate=0.05,
+    runtime_noise=0.4,
+    node_losses_per_hour=0.5,
+    crowding=0.4,
+    slow_spells_per_hour=0.5,
+    latency_spikes_per_hour=4.0,
+    spot_share=0.5,
+    spot_interruptions_per_hour=2.0,
+    spot_repair_s=60.0,
 )
 SETTINGS = EpisodeSettings(decide=DecideSettings(batch=1))
 
