@@ -32,6 +32,7 @@ from replay.shadow import Plays
 from schemas.errors import InvalidInput
 from schemas.records import METRICS, REWARD_TERMS, DecisionBatch, EventKind, Placement, Reward, Stage
 from streams.partition import Partition
+from trainer.clone import one_thread
 from trainer.fine_tune import Lessons
 
 MAKESPAN = REWARD_TERMS.index("makespan")
@@ -216,7 +217,7 @@ class Reader:
         dag, row = dag_of(task)
         if dag not in dags:
             together = graphs([tasks_of(dag)])
-            with torch.no_grad():
+            with one_thread(), torch.no_grad():
                 arrays = (together.graph_tf, together.edges_2e, together.weight_gt)
                 embedding_th, vector_gh = self._network.dags(*map(torch.from_numpy, arrays))
             of_dag_th = np.repeat(vector_gh.numpy(), len(embedding_th), axis=0)

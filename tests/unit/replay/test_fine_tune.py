@@ -16,12 +16,14 @@ from benchmarks.history import MemorySource, record_history
 from policy.actor import load_actor
 from policy.constraints import Constraints
 from policy.credit import Credits
+from policy.decide import DecideSettings
 from policy.heuristics import HEURISTICS
 from policy.network import ActorCritic
 from policy.observation import Policy
 from policy.simulator import SimulatorSettings
 from policy.state import StateSettings
 from policy.weight_set import read_weights, shipped_weights
+from replay.fidelity import Verifier
 from replay.fine_tune import ON_LOG, Deployment, Kind, Report, RunSettings, Verdict, run
 from replay.fine_tune_loop import DAY_S, HOUR_S, Loop, Schedule, ScheduleSettings
 from replay.lessons import Outcome, Reader, Seen, is_held_out, newest, outcomes, together, worth
@@ -218,7 +220,10 @@ def test_accepted_weights_serve_and_say_what_they_learnt_from(clean, tmp_path):
     assert manifest.data == report.data != ""
     assert ON_LOG in manifest.evaluation
     assert "fine-tune --from @0" in manifest.command
-    record_history(SPECS, work(2), load_actor(tmp_path / manifest.version, device="cpu").policy(), pool=POOL)
+    serving = load_actor(tmp_path / manifest.version, device="cpu").policy()
+    served = record_history(SPECS, work(4), serving, pool=POOL)
+    again = Verifier(serving, Constraints(()), DecideSettings())
+    assert again.verify(Player(served, Codec(), NUMBER, StateSettings()), Range()).is_exact
     told = json.loads((tmp_path / f"{manifest.version}.accepted.json").read_text())
     assert told["decisions"] == report.decisions > 100
 
