@@ -76,3 +76,7 @@ class BrokerError(HeadraceError):
 
 class StateLost(HeadraceError):
     """The state of a partition cannot be restored from its topics."""
+
+
+class HistoryLost(HeadraceError):
+    """What a replay needs is no longer in its topics, or not in the archive."""

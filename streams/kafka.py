@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ClusterMetadata
@@ -58,6 +58,31 @@ ENDING = frozenset(
 
 Answer = TypeVar("Answer")
 Record = TypeVar("Record")
+
+
+class Stored(Protocol):
+    """A record as the broker keeps it: a message of confluent_kafka, or one from an archive."""
+
+    def topic(self) -> str | None:
+        """The topic's full name."""
+
+    def partition(self) -> int | None:
+        """Its partition."""
+
+    def offset(self) -> int | None:
+        """Its place in the partition."""
+
+    def timestamp(self) -> tuple[int, int]:
+        """What kind of time it is, and the time, Unix milliseconds."""
+
+    def key(self) -> bytes | None:
+        """Its key."""
+
+    def value(self) -> bytes | None:
+        """The payload; None is a tombstone."""
+
+    def headers(self) -> Any:
+        """Its headers: pairs of a name and bytes, or nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,9 +293,12 @@ def fetch(consumer: Consumer, most: int, timeout_s: float) -> list[Message]:
     return [] if first is None else [first, *consumer.consume(most - 1, 0)]
 
 
-def read_range(kafka: KafkaSettings, starts: Mapping[tuple[str, int], int]) -> Iterator[Message]:
-    """Every record from these (topic, partition) -> offset to where the partitions end now; each partition in order.
+def read_range(
+    kafka: KafkaSettings, starts: Mapping[tuple[str, int], int], ends: Mapping[tuple[str, int], int] | None = None
+) -> Iterator[Message]:
+    """Every record from these (topic, partition) -> offset on; each partition in order.
 
+    ends  where to end, at most where the partitions end now
     An offset below what Kafka still has begins at the oldest there is. Raises BrokerError.
     """
     consumer = reader(kafka)
@@ -279,7 +307,7 @@ def read_range(kafka: KafkaSettings, starts: Mapping[tuple[str, int], int]) -> I
         assigned = []
         for (topic, partition), start in starts.items():
             low, high = watermarks(consumer, topic, partition)
-            first = max(low, start)
+            first, high = max(low, start), min(high, (ends or {}).get((topic, partition), high))
             if first < high:
                 open_ends[topic, partition] = high
                 assigned.append(TopicPartition(topic, partition, first))
@@ -379,12 +407,12 @@ def _patiently(ask: Callable[[], Answer], where: TopicPartition) -> Answer:
         time.sleep(ASK_AGAIN_S)
 
 
-def decoded(message: Message, codec: Codec, record: type[Record]) -> Record:
+def decoded(message: Stored, codec: Codec, record: type[Record]) -> Record:
     """The record in a message. Raises InvalidRecord."""
     return codec.decode(message.value() or b"", record, header(message, "content-type"))
 
 
-def header(message: Message, name: str) -> bytes | None:
+def header(message: Stored, name: str) -> bytes | None:
     """The value of a header, where the record has it."""
     headers = message.headers()
     return next((value for key, value in headers if key == name), None) if headers else None

@@ -6,8 +6,6 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 
-from confluent_kafka import Message
-
 from policy.fencing import Fence
 from schemas import topics as catalogue
 from schemas.codec import Codec
@@ -17,7 +15,7 @@ from schemas.steps import FOLD_ORDER, Restored
 from schemas.topics import PLACEMENTS, Topic, TopicSettings
 from streams import snapshots
 from streams.claims import claim
-from streams.kafka import KafkaSettings, Publisher, decoded, offset_at, read_range, reader, watermarks
+from streams.kafka import KafkaSettings, Publisher, Stored, decoded, offset_at, read_range, reader, watermarks
 from streams.partition import Partition
 
 log = logging.getLogger("headrace.restore")
@@ -61,7 +59,7 @@ def restore(
 
 
 def fold_missed(
-    partition: Partition, missed: Iterable[Message], topics: TopicSettings, codec: Codec, fence: Fence
+    partition: Partition, missed: Iterable[Stored], topics: TopicSettings, codec: Codec, fence: Fence
 ) -> int:
     """Fold what a state has not seen, as the broker received it, so that its owner may decide; returns how many."""
     folded = 0
@@ -85,7 +83,7 @@ def _starts(partition: Partition, kafka: KafkaSettings, topics: TopicSettings) -
     return {**starts, samples: max(starts[samples], recent)}
 
 
-def _missed(partition: Partition, kafka: KafkaSettings, starts: Mapping[tuple[str, int], int]) -> Iterable[Message]:
+def _missed(partition: Partition, kafka: KafkaSettings, starts: Mapping[tuple[str, int], int]) -> Iterable[Stored]:
     """Every record from these offsets up to now; each topic in order."""
     for message in read_range(kafka, starts):
         if partition.is_revoked:
@@ -117,7 +115,7 @@ def _offset_at(kafka: KafkaSettings, where: tuple[str, int], at_ms: int) -> int:
         consumer.close()
 
 
-def _in_order(messages: Iterable[Message], topics: TopicSettings) -> list[tuple[Topic, Message]]:
+def _in_order(messages: Iterable[Stored], topics: TopicSettings) -> list[tuple[Topic, Stored]]:
     """The records of all topics as the broker received them."""
     by_name = {topics.full_name(t): (rank, t) for rank, t in enumerate(FOLD_ORDER)}
     ranked = [(m.timestamp()[1], *by_name[m.topic() or ""], m) for m in messages]
@@ -125,7 +123,7 @@ def _in_order(messages: Iterable[Message], topics: TopicSettings) -> list[tuple[
     return [(topic, message) for _, _, topic, message in ranked]
 
 
-def _fold(partition: Partition, topic: Topic, message: Message, codec: Codec, fence: Fence) -> None:
+def _fold(partition: Partition, topic: Topic, message: Stored, codec: Codec, fence: Fence) -> None:
     offset = message.offset() or 0
     partition.offsets[topic.name] = offset + 1
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from policy import snapshot
@@ -18,7 +18,7 @@ from schemas.codec import Codec
 from schemas.errors import InvalidInput, StateLost
 from schemas.records import SnapshotPart
 from schemas.topics import SNAPSHOTS, TopicSettings
-from streams.kafka import KafkaSettings, Publisher, read_range, reader, watermarks
+from streams.kafka import KafkaSettings, Publisher, Stored, read_range, reader, watermarks
 
 log = logging.getLogger("headrace.snapshots")
 
@@ -94,36 +94,54 @@ def read(
     look_back = LOOK_BACK
     while low < high:
         start = max(low, high - look_back)
-        found = _newest(kafka, codec, name, partition, start, settings)
-        if found is not None or start == low:
-            return found
+        newest = found(read_range(kafka, {(name, partition): start}), codec, settings, start)
+        if newest is not None or start == low:
+            return newest
         look_back *= 4
     return None
 
 
-def _newest(
-    kafka: KafkaSettings, codec: Codec, name: str, partition: int, start: int, settings: StateSettings
+def found(
+    messages: Iterable[Stored],
+    codec: Codec,
+    settings: StateSettings,
+    start: int = 0,
+    admits: Callable[[int], bool] = lambda slot: True,
+    *,
+    oldest_from: Mapping[str, int] | None = None,
 ) -> Snapshot | None:
+    """The newest whole snapshot of an admitted slot among these records, which begin at offset `start`.
+
+    oldest_from  topic -> offset: instead the oldest that has seen all before these
+    """
     indices: list[SnapshotPart] = []
     parts: dict[int, dict[int, bytes]] = {}
-    for message in read_range(kafka, {(name, partition): start}):
+    number: int | None = None
+    for message in messages:
+        number = message.partition()
         part = _part(codec, message.value())
-        if part is not None and part.part == INDEX:
+        if part is None or not admits(part.slot):
+            continue
+        if part.part == INDEX:
             indices.append(part)
-        elif part is not None:
+        else:
             parts.setdefault(part.slot, {})[part.part] = part.payload
-    for index in reversed(indices):
+    for index in reversed(indices) if oldest_from is None else indices:
+        if any(index.offsets.get(topic, 0) < offset for topic, offset in (oldest_from or {}).items()):
+            continue
         pieces = parts.get(index.slot, {})
         if len(pieces) < index.parts and index.offsets.get(FIRST_PART, start) < start:
+            if oldest_from is not None:
+                continue
             return None  # its first parts lie further back
         payload = b"".join(pieces.get(i, b"") for i in range(index.parts))
         if hashlib.sha256(payload).hexdigest() != index.digest:
-            log.error("snapshot.damaged", extra={"partition": partition, "slot": index.slot})
+            log.error("snapshot.damaged", extra={"partition": number, "slot": index.slot})
             continue
         try:
             pools = unpack(payload, settings)
         except (StateLost, InvalidInput) as error:
-            log.error("snapshot.unusable", extra={"partition": partition, "slot": index.slot, "error": str(error)})
+            log.error("snapshot.unusable", extra={"partition": number, "slot": index.slot, "error": str(error)})
             continue
         offsets = {k: v for k, v in index.offsets.items() if k not in (FIRST_PART, EPOCH)}
         return Snapshot(pools, offsets, index.offsets.get(EPOCH, -1), index.slot)

@@ -88,9 +88,9 @@ def started_kafka(choice: str) -> Iterator[tuple[str, str]]:
         yield broker.bootstrap_servers, f"embedded broker{why_none}"
 
 
-@pytest.fixture
-def unmade_topics(kafka: KafkaSettings) -> Iterator[TopicSettings]:
-    """Names that no topic has yet; those that have them after the test are deleted."""
+@contextmanager
+def names_of_its_own(kafka: KafkaSettings) -> Iterator[TopicSettings]:
+    """Names that no topic has yet; those that have them after the block are deleted."""
     settings = TopicSettings(prefix=f"test-{uuid4().hex[:12]}.")
 
     yield settings
@@ -99,6 +99,21 @@ def unmade_topics(kafka: KafkaSettings) -> Iterator[TopicSettings]:
     made = [name for name in client.list_topics(timeout=DELETE_S).topics if name.startswith(settings.prefix)]
     for deleted in (client.delete_topics(made) if made else {}).values():
         deleted.result(DELETE_S)
+
+
+@pytest.fixture
+def unmade_topics(kafka: KafkaSettings) -> Iterator[TopicSettings]:
+    """Names that no topic has yet, for one test."""
+    with names_of_its_own(kafka) as settings:
+        yield settings
+
+
+@pytest.fixture(scope="module")
+def module_topics(kafka: KafkaSettings) -> Iterator[TopicSettings]:
+    """The whole catalogue under names of this module's own."""
+    with names_of_its_own(kafka) as settings:
+        create_topics(kafka, settings)
+        yield settings
 
 
 @pytest.fixture
