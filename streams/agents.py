@@ -129,9 +129,7 @@ class Trunk:
                 self._encoding[pool] = asyncio.get_running_loop().create_task(encode)
                 self._encoding[pool].add_done_callback(partial(self._encoded, pool))
 
-    async def _encode(
-        self, partition: Partition, state: State, inputs: NodeInputs, actors: tuple[Actor, ...]
-    ) -> None:
+    async def _encode(self, partition: Partition, state: State, inputs: NodeInputs, actors: tuple[Actor, ...]) -> None:
         loop = asyncio.get_running_loop()
         encodings = [await loop.run_in_executor(self._encoder, actor.encode, inputs) for actor in actors]
         async with partition.lock:
