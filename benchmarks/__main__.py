@@ -1,11 +1,11 @@
-"""`python -m benchmarks [decide|ingest|loop|chaos|plans|simulate …]`: all but the last where none is named."""
+"""`python -m benchmarks [decide|ingest|loop|swap|chaos|plans|simulate …]`: all but the last where none is named."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 
-NAMES = ("decide", "ingest", "loop", "chaos", "plans")
+NAMES = ("decide", "ingest", "loop", "swap", "chaos", "plans")
 TRAINING = ("simulate",)
 """Need the packages of headrace[train]."""
 
