@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from replay import commands as replay_commands
 from schemas.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ models_app = typer.Typer(no_args_is_help=True, help="The actor's weights: in the
 app.add_typer(models_app, name="models")
 train_app = typer.Typer(invoke_without_command=True)
 app.add_typer(train_app, name="train")
+replay_commands.add_to(app)
 
 Files = Annotated[list[Path], typer.Argument(help="Workflow files: headrace's YAML or JSON, or WfFormat 1.2 to 1.5.")]
 Config = Annotated[Path | None, typer.Option("--config", help="A YAML file of settings.")]

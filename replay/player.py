@@ -51,6 +51,8 @@ class Progress:
     decisions: int = 0
     at_ms: int = 0
     """When what is played now arrived."""
+    done: float = 0.0
+    """Share of the decisions topic that is played, 0 to 1."""
     owners: int = 0
     """That began within what was played."""
 
@@ -104,6 +106,7 @@ class Player:
             if wanted.until_ms is not None and turn.at_ms > wanted.until_ms:
                 return
             self.progress.at_ms = turn.at_ms
+            self.progress.done = (turn.offset - decisions[0]) / max(1, decisions[1] - decisions[0])
             is_wanted = wanted.since_ms is None or turn.at_ms >= wanted.since_ms
             for at, step in enumerate(turn.steps):
                 made = turn.made if at + 1 == len(turn.steps) else ()

@@ -32,8 +32,10 @@ class Turn:
     epoch: int
     steps: Sequence[Step]
     made: Sequence[Made]
+    offset: int
+    """Of the first record that tells of it, in the decisions topic."""
     at_ms: int
-    """When the first record that tells of it arrived (broker's clock)."""
+    """When that arrived (broker's clock)."""
 
 
 def turns(decisions: Iterable[Stored], codec: Codec) -> Iterator[Turn]:
@@ -43,21 +45,22 @@ def turns(decisions: Iterable[Stored], codec: Codec) -> Iterator[Turn]:
     """
     steps: list[Step] = []
     made: list[Made] = []
-    epoch, at_ms = -1, 0
+    epoch, offset, at_ms = -1, 0, 0
     for stored in decisions:
         try:
             batch = decoded(stored, codec, DecisionBatch)
         except InvalidInput:
             continue
-        arrived_ms = stored.timestamp()[1]
+        here, arrived_ms = stored.offset() or 0, stored.timestamp()[1]
         if batch.steps:
             if steps:
-                yield Turn(epoch, steps, made, at_ms)
-            steps, made, epoch, at_ms = list(told.read(batch.steps)), [], batch.epoch, arrived_ms
+                yield Turn(epoch, steps, made, offset, at_ms)
+            steps, made, epoch = list(told.read(batch.steps)), [], batch.epoch
+            offset, at_ms = here, arrived_ms
         if batch.workflow_ids and steps and batch.epoch == epoch:
-            made.append(Made(batch, stored.offset() or 0, arrived_ms))
+            made.append(Made(batch, here, arrived_ms))
     if steps:
-        yield Turn(epoch, steps, made, at_ms)
+        yield Turn(epoch, steps, made, offset, at_ms)
 
 
 class Placed:
