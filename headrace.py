@@ -17,12 +17,11 @@ import typer
 
 from replay import commands as replay_commands
 from schemas.errors import HeadraceError
+from streams import model_commands
 
 if TYPE_CHECKING:
     from schemas.records import NodeSpec, Reward
     from streams.config import Settings
-    from streams.kafka import Publisher
-    from streams.model_topic import Choice, ModelTopic
 
 EXIT_UNFINISHED = 1
 EXIT_DIFFERENT = 1
@@ -39,11 +38,10 @@ app = typer.Typer(
 )
 topics_app = typer.Typer(no_args_is_help=True, help="The topics on the broker.")
 app.add_typer(topics_app, name="topics")
-models_app = typer.Typer(no_args_is_help=True, help="The actor's weights: in the topic, in use, and the way back.")
-app.add_typer(models_app, name="models")
 train_app = typer.Typer(invoke_without_command=True)
 app.add_typer(train_app, name="train")
 replay_commands.add_to(app)
+model_commands.add_to(app)
 
 Files = Annotated[list[Path], typer.Argument(help="Workflow files: headrace's YAML or JSON, or WfFormat 1.2 to 1.5.")]
 Config = Annotated[Path | None, typer.Option("--config", help="A YAML file of settings.")]
@@ -55,7 +53,6 @@ RayAddress = Annotated[
     typer.Option("--ray", help="Play on a Ray cluster: HOST:PORT of its head, or `local` (needs headrace[ray])."),
 ]
 Parent = Annotated[int | None, typer.Option(hidden=True)]
-Why = Annotated[str, typer.Option(help="For those who ask later.")]
 
 
 def _settings(config: Path | None, **changes: Any) -> Settings:
@@ -153,7 +150,7 @@ def up(nodes: Nodes = None, time_scale: TimeScale = None, policy: PolicyName = N
     settings = _with_environment(settings, nodes, time_scale or settings.cluster.time_scale, policy, config)
     _specs(settings)
     progress = partial(print, "…", file=sys.stderr)
-    with Installation(settings, None, progress, records_rewards=True) as installation:
+    with Installation(settings, None, progress, records_rewards=True, watches_canaries=True) as installation:
         _hold_signals()
         print(f"export HEADRACE_KAFKA__BOOTSTRAP_SERVERS={installation.kafka.bootstrap_servers}", flush=True)
         print(f"metrics, health: http://127.0.0.1:{installation.port}/metrics", file=sys.stderr)
@@ -437,118 +434,6 @@ def topics_check(config: Config = None) -> None:
     require_broker(settings)
     check_topics(settings.kafka, settings.topics)
     print("all topics are as configured")
-
-
-@models_app.command("publish", epilog="Example: headrace models publish weights --channel shadow")
-def models_publish(
-    folder: Annotated[Path, typer.Argument(help="Weights, as `headrace train` writes them.")],
-    channel: Annotated[str, typer.Option(help="What for: shadow, canary or stable; stable also promotes.")] = "shadow",
-    why: Why = "",
-    config: Config = None,
-) -> None:
-    """Put weights into the topic, once they have passed the checks that a worker makes."""
-    from policy.actor import Actor, ActorSettings
-    from policy.weight_set import read_weights
-    from streams import model_topic
-
-    settings = _settings(config)
-    weights = read_weights(folder)
-    Actor(weights, ActorSettings(device="cpu"))
-    with _at_models(settings) as (models, publisher):
-        record = model_topic.publish(publisher, weights, channel)
-        print(f"{record.version} published for {channel}")
-        if channel == "stable":
-            _choose(settings, models, publisher, record.version, why)
-
-
-@models_app.command("list")
-def models_list(config: Config = None) -> None:
-    """Show every version in the topic, and which of them the pool uses and used."""
-    from rich.console import Console
-
-    from streams import model_report
-
-    settings = _settings(config)
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    with _at_models(settings) as (models, _):
-        console.print(model_report.table(models, settings.pool))
-        console.print(model_report.history(models, settings.pool))
-
-
-@models_app.command("promote", epilog="Example: headrace models promote 96f3b6b8 --why 'better in shadow'")
-def models_promote(
-    version: Annotated[str, typer.Argument(help="Of `headrace models list`; its beginning will do.")],
-    why: Why = "",
-    config: Config = None,
-) -> None:
-    """Have the pool's workers use a version from now on."""
-    from schemas.errors import InvalidInput
-    from streams.model_topic import refusal_in_force
-
-    settings = _settings(config)
-    with _at_models(settings) as (models, publisher):
-        found = models.found(version).version
-        if refusal := refusal_in_force(models, settings.pool, found):
-            raise InvalidInput(
-                found, f"was refused by {refusal.who}: {refusal.reason}", "publish it again once that is repaired"
-            )
-        _choose(settings, models, publisher, found, why)
-
-
-@models_app.command("rollback")
-def models_rollback(why: Why = "", config: Config = None) -> None:
-    """Have the pool's workers use what they used before; once more goes further back."""
-    from streams.model_topic import way_back
-
-    settings = _settings(config)
-    with _at_models(settings) as (models, publisher):
-        left = models.of(settings.pool).version
-        version, before = way_back(models.of(settings.pool).chosen)
-        _choose(settings, models, publisher, version, why or f"back from {left}", before)
-
-
-@contextmanager
-def _at_models(settings: Settings) -> Iterator[tuple[ModelTopic, Publisher]]:
-    """What the topics say of models, and who may write there."""
-    from streams.installation import require_broker
-    from streams.kafka import Publisher
-    from streams.model_topic import ModelTopic
-    from streams.registry import codec_for
-    from streams.topic_admin import check_topics
-
-    require_broker(settings)
-    check_topics(settings.kafka, settings.topics)
-    codec = codec_for(settings.kafka)
-    with (
-        closing(Publisher(settings.kafka, settings.topics, codec)) as publisher,
-        ModelTopic(settings.kafka, settings.topics, codec) as models,
-    ):
-        yield models, publisher
-
-
-def _choose(
-    settings: Settings,
-    models: ModelTopic,
-    publisher: Publisher,
-    version: str,
-    why: str,
-    before: tuple[Choice, ...] | None = None,
-) -> None:
-    from streams.model_topic import Choice, choose
-
-    earlier = models.of(settings.pool).chosen if before is None else before
-    choose(publisher, settings.pool, earlier, Choice(version, int(time.time() * 1000), _who(), why))
-    print(f"pool {settings.pool} uses {version or 'what its workers came with'} from now on")
-
-
-def _who() -> str:
-    import getpass
-    import socket
-
-    try:
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (OSError, KeyError):  # a container may know no name of its user
-        return socket.gethostname()
 
 
 @train_app.callback(epilog="Example: headrace train --preset quick --out weights")

@@ -17,6 +17,7 @@ import yaml
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from policy.billing import CostSettings
+from policy.canary_stages import CanarySettings
 from policy.decide import DecideSettings
 from policy.reward import RewardWeights
 from policy.simulator import SimulatorSettings
@@ -56,6 +57,7 @@ class Settings(BaseSettings):
     policy: PolicySettings = pydantic.Field(default_factory=PolicySettings)
     reward: RewardWeights = pydantic.Field(default_factory=RewardWeights)
     cost: CostSettings = pydantic.Field(default_factory=CostSettings)
+    canary: CanarySettings = pydantic.Field(default_factory=CanarySettings)
     cluster: ClusterSettings = pydantic.Field(default_factory=ClusterSettings)
 
     @pydantic.field_validator("policy", mode="before")

@@ -69,6 +69,17 @@ MODEL = Gauge(
     ["pool", "role", "version"],
 )
 CANARY_SHARE = Gauge("headrace_canary_share", "Share of the eligible workflows that the canary decides for.", ["pool"])
+CANARY_STAGE = Gauge(
+    "headrace_canary_stage", "Stage of a pool's canary, 1 for the first; 0: there is none that runs.", ["pool"]
+)
+CANARY_EVIDENCE = Gauge(
+    "headrace_canary_evidence_ratio",
+    "Evidence against the canary over what is enough to drive it back, by guard (latency, success, turnaround, cost).",
+    ["guard"],
+)
+CANARIES_ENDED = Counter(
+    "headrace_canaries_ended_total", "Canaries that ended, by how (driven back, stopped, promoted).", ["phase"]
+)
 SWAPS = Counter(
     "headrace_model_swaps_total",
     "New weights by what became of them: swapped, refused (they must not decide), postponed (too little memory).",

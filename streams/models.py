@@ -358,8 +358,10 @@ def _share(roles: Roles) -> float:
 
 def _progress(models: PoolModels) -> Progress | None:
     record = models.commands.get(CANARY)
+    if record is None or "progress" not in record.arguments:  # the answer to a request that was refused
+        return None
     try:
-        return None if record is None else Progress.of(record)
+        return Progress.of(record)
     except InvalidInput as error:
         log.warning("canary.unreadable", extra={"problem": str(error)})
         return None
