@@ -142,8 +142,10 @@ def test_samples_folded_together_and_one_by_one_judge_alike() -> None:
         values_nm = np.zeros((NODES, len(METRICS)))
         values_nm[:, 0] = cpu_n
         names = [f"n{i}" for i in range(NODES)]
-        for part in (slice(0, 6), slice(6, NODES)):  # two collectors
-            records.append(some_metrics(*names[part], at_s=STEP_S * step, values_nm=values_nm[part]))
+        records += [
+            some_metrics(*names[part], at_s=STEP_S * step, values_nm=values_nm[part])
+            for part in (slice(0, 6), slice(6, NODES))  # two collectors
+        ]
 
     for record in records:
         one_by_one.apply(record)
@@ -175,5 +177,5 @@ def test_there_may_be_none() -> None:
 
 @pytest.mark.parametrize("wrong", [{"closes_below": 0.5}, {"tasks": -1}, {"least_nodes": 0}, {"again_s": 0}])
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(InvalidConfiguration, match="state.breaker"):
+    with pytest.raises(InvalidConfiguration, match=r"state\.breaker"):
         BreakerSettings(**wrong)
