@@ -1,4 +1,4 @@
-"""`python -m benchmarks [decide|ingest|loop|swap|chaos|plans|simulate …]`: all but the last where none is named."""
+"""`python -m benchmarks [NAME …]`: all that need no training packages where none is named."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import importlib
 
 NAMES = ("decide", "ingest", "loop", "swap", "chaos", "plans")
-TRAINING = ("simulate",)
+TRAINING = ("simulate", "promotion")
 """Need the packages of headrace[train]."""
 
 

@@ -13,7 +13,7 @@ from policy.simulator import SimulatedCluster, SimulatorSettings
 from policy.state import State, StateSettings
 from policy.trace import Trace
 from policy.windows import STEP_MS
-from schemas.records import NodeSpec, TaskEvent, TaskReady, WorkflowSubmitted
+from schemas.records import NodeSpec, Placement, TaskEvent, TaskReady, WorkflowSubmitted
 
 POOL = "simulated"
 LONGEST_MS = 30 * 24 * 3600 * 1000
@@ -55,17 +55,38 @@ class Episode:
         self._constraints = Constraints(self.settings.rules)
         self._on_batch = on_batch
 
+    @classmethod
+    def resumed(
+        cls,
+        state: State,
+        cluster: SimulatedCluster,
+        workflows: Sequence[WorkflowSubmitted],
+        policy: Policy,
+        settings: EpisodeSettings,
+    ) -> Episode:
+        """An episode that goes on from a state and a cluster that agree; `workflows` are still to come."""
+        episode = cls(cluster.specs, workflows, policy, settings)
+        episode.state, episode._cluster = state, cluster
+        return episode
+
+    def place(self, placements: Iterable[Placement]) -> None:
+        """Have the cluster obey placements that others made."""
+        for placement in placements:
+            self.state.apply(placement)
+            self.trace.apply(placement)
+            self._take(self._cluster.place(placement))
+
     def run(self) -> Trace:
         """Play until every workflow is over, or nothing can happen any more."""
         arrivals = list(reversed(self._workflows))
-        tick_ms = self.settings.start_ms
+        tick_ms = max(self.settings.start_ms, self._cluster.now_ms)
         while True:
             happening = self._cluster.next_ms
             times = [t for t in (happening, arrivals[-1].event_time_ms if arrivals else None) if t is not None]
             if (not times and not self.state.queue) or (not arrivals and not self.state.workflows):
                 return self.trace
             now_ms = min([tick_ms, *times])
-            if now_ms > self.settings.start_ms + LONGEST_MS:
+            if now_ms > tick_ms + LONGEST_MS:
                 return self.trace
             self._take(self._cluster.advance(now_ms))
             if now_ms >= tick_ms:

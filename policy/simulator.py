@@ -39,6 +39,8 @@ FIRST_PLACES = 64
 SCHEDULED = 64
 """Losses and slow spells of a node after which they repeat."""
 HOUR_MS = 3_600_000
+GONE = 2**31
+"""Where a task finished whose node is no more: on none of those that there are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +145,13 @@ class SimulatedCluster:
         """Attempts on the nodes."""
         return int(self._machines.held_n.sum())
 
+    @property
+    def cost(self) -> float:
+        """What the nodes have cost while they held anything, up to now."""
+        for node in range(len(self.specs)):
+            physics.bill(self._machines, node)
+        return float(self._machines.cost_n.sum())
+
     def lose_all(self) -> list[TaskEvent]:
         """What a cluster says that has just started: whatever was on its nodes is gone."""
         return [self._node_event(node, "the cluster started anew") for node in range(len(self.specs))]
@@ -162,6 +171,10 @@ class SimulatedCluster:
             for placement in self._early.pop(key, ()):
                 events += self.place(placement)
         return events
+
+    def finished_before(self, workflow_id: str, task_id: str, node_id: str) -> None:
+        """A known task finished on this node before the cluster's own time began: what it hands on lies there."""
+        self._tasks[workflow_id, task_id].finished_on = self._index.get(node_id, GONE)
 
     def forget(self, workflow_id: str, task_ids: Sequence[str]) -> None:
         """Drop what is known of a finished workflow."""

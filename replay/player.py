@@ -6,7 +6,8 @@ What is folded here is what the worker folds (`streams.partition`, `policy.state
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -80,6 +81,8 @@ class Player:
         self, source: Source, codec: Codec, number: int, settings: StateSettings, actor: Actor | None = None
     ) -> None:
         self.progress = Progress()
+        self.on_record: Callable[[object], None] = _nothing
+        """Is told every record that is folded, in order; some again where an owner begins."""
         self._source = source
         self._codec = codec
         self._number = number
@@ -133,6 +136,8 @@ class Player:
                 if not moment.is_folded:
                     for placement in itertools.chain.from_iterable(moment.placements):
                         partition.pools[placement.pool].apply(placement)
+                for placement in itertools.chain.from_iterable(moment.placements):
+                    self.on_record(placement)
 
     def first_snapshot(self, wanted: Range) -> Snapshot | None:
         """With which a replay begins: the newest of then, or the oldest; None: with nothing, since all is there.
@@ -214,11 +219,22 @@ class Player:
         missed = (self._read(topic, *span) for topic, span in zip(FOLD_ORDER, step.ranges, strict=True))
         fence = Fence(saved.epoch if saved else -1)
         self.progress.records += fold_missed(
-            partition, itertools.chain.from_iterable(missed), self._source.topics, self._codec, fence
+            partition, self._overheard(itertools.chain.from_iterable(missed)), self._source.topics, self._codec, fence
         )
         self._waiting.clear()
         self.progress.owners += 1
         return partition
+
+    def _overheard(self, missed: Iterable[Stored]) -> Iterator[Stored]:
+        """The records, of which whoever wants to know is told."""
+        if self.on_record is _nothing:
+            yield from missed
+            return
+        topic_of = {self._source.topics.full_name(topic): topic for topic in FOLD_ORDER}
+        for stored in missed:
+            with suppress(InvalidInput):
+                self.on_record(decoded(stored, self._codec, topic_of[stored.topic() or ""].record))
+            yield stored
 
     def _take(self, partition: Partition, step: Took) -> bool:
         """Fold a chunk; whether there was anything of it that the states had not seen."""
@@ -230,6 +246,7 @@ class Player:
             try:
                 record: object = decoded(stored, self._codec, step.topic.record)
                 partition.take(record, stored.value() or b"")
+                self.on_record(record)
             except InvalidInput:
                 pass  # its owner sent it to the dead letters
             self.progress.records += 1
@@ -266,6 +283,10 @@ class Player:
                 "replay from a later time, or from an archive"
             )
         return start
+
+
+def _nothing(record: object) -> None:
+    pass
 
 
 class Inputs:
