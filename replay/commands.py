@@ -6,12 +6,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from policy.actor import Actor
     from replay.player import Player
     from replay.source import Source
     from streams.config import Settings
@@ -69,9 +71,11 @@ def replay(
 ) -> None:
     """Make recorded decisions again, from the same records in the same order, and compare every bit.
 
-    With the settings and weights that decided. The exit code is 0 where nothing differs, else 1.
+    With the settings and weights that decided; those that were swapped in are read from the topic `models`. The exit
+    code is 0 where nothing differs, else 1.
     """
     from policy.constraints import Constraints
+    from replay.cast import Cast
     from replay.fidelity import Verifier
     from replay.player import Player
     from replay.span import span_of
@@ -85,11 +89,12 @@ def replay(
     if settings.policy.name == "actor":
         actor = policies.build_actor(settings.policy, synchronous=False)
     policy = actor.policy() if actor else policies.build(settings.policy)
+    cast = Cast(policies.Roles(policy, actor), partial(published_actor, settings))
     is_exact = True
     for number in numbers_of(settings, source, all_pools):
         wanted = span_of(since, until, source, number, int(1000 * time.time()))
-        player = Player(source, codec_for(settings.kafka), number, settings.state, actor)
-        verifier = Verifier(policy, Constraints(settings.policy.node_filter_rules), settings.decide)
+        player = Player(source, codec_for(settings.kafka), number, settings.state, cast=cast)
+        verifier = Verifier(policy, Constraints(settings.policy.node_filter_rules), settings.decide, cast)
         started = time.perf_counter()
         with shown(player, f"partition {number}"):
             found = verifier.verify(player, wanted)
@@ -105,6 +110,20 @@ def replay(
     if not is_exact:
         print("was it decided with other settings, weights, or another version? Give those with --config")
         raise typer.Exit(EXIT_DIFFERENT)
+
+
+def published_actor(settings: Settings, version: str) -> Actor:
+    """The actor of a version in the topic `models`. Raises HeadraceError."""
+    from policy.actor import Actor, ActorSettings
+    from streams.installation import require_broker
+    from streams.model_topic import ModelTopic
+    from streams.registry import codec_for
+
+    require_broker(settings)
+    with ModelTopic(settings.kafka, settings.topics, codec_for(settings.kafka)) as models:
+        weights = models.weights(models.found(version).version)
+    chosen = settings.policy
+    return Actor(weights, ActorSettings(device=chosen.device, temperature=chosen.temperature, synchronous=False))
 
 
 def source_of(settings: Settings, folder: Path | None) -> Source:

@@ -18,8 +18,8 @@ FOLD_ORDER = (WORKFLOW_SUBMITTED, NODE_METRICS, TASK_READY, PLACEMENTS, TASK_EVE
 
 RESTORED, ENCODED, FROM, TO = 10, 20, 30, 40
 """What a number says beside those of the topics; to FROM and TO a topic's place in FOLD_ORDER is added."""
-USES, STABLE, CANARY, SHARE, CLASSES = 50, 51, 52, 53, 54
-"""What a number says of the models; all others come before USES."""
+USES, STABLE, CANARY, SHARE, CLASSES, SWAPPED = 50, 51, 52, 53, 54, 55
+"""What a number says of the models; all others come before USES or SWAPPED."""
 SHARES = 10_000
 """A share is told in this many parts."""
 
@@ -49,9 +49,9 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """The pool of this number is decided by these weights from here on.
+    """The pool of this number is decided by these weights from here on. Versions are those of `models`, empty: none.
 
-    Who has not decided for it before encodes its nodes as they are now. Versions are those of `models`, empty: none.
+    is_swap  others decided before, and those that are new among these have encoded the nodes as they are here
     """
 
     pool: int
@@ -59,6 +59,7 @@ class Uses:
     canary: str = ""
     share: float = 0.0
     classes: frozenset[WorkflowClass] = frozenset()
+    is_swap: bool = False
 
 
 Step = Took | Encoded | Restored | Uses
@@ -77,7 +78,8 @@ def _numbers(step: Step) -> Iterator[int]:
     elif isinstance(step, Uses):
         mask = sum(1 << at for at, one in enumerate(WorkflowClass) if one in step.classes)
         yield from (STABLE, _number(step.stable), CANARY, _number(step.canary))
-        yield from (SHARE, round(SHARES * step.share), CLASSES, mask, USES, step.pool)
+        yield from (SHARE, round(SHARES * step.share), CLASSES, mask)
+        yield from (SWAPPED if step.is_swap else USES, step.pool)
     else:
         for rank, (start, end) in enumerate(step.ranges):
             yield from (FROM + rank, start, TO + rank, end)
@@ -97,10 +99,11 @@ def read(numbers: Sequence[int]) -> Iterator[Step]:
             yield Encoded(value)
         elif what in models:
             models[what] = value
-        elif what == USES:
+        elif what in (USES, SWAPPED):
             classes = frozenset(one for at, one in enumerate(WorkflowClass) if models[CLASSES] >> at & 1)
             share = models[SHARE] / SHARES
-            yield Uses(value, _version(models[STABLE]), _version(models[CANARY]), share, classes)
+            stable, canary = _version(models[STABLE]), _version(models[CANARY])
+            yield Uses(value, stable, canary, share, classes, what == SWAPPED)
         elif what == RESTORED:
             yield Restored(value, tuple((start, end) for start, end in ranges))
         elif 0 <= what - FROM < len(FOLD_ORDER):

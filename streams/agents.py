@@ -114,6 +114,11 @@ class Trunk:
             told = without_decisions(pool, at_ms, partition.epoch, partition.as_of, partition.take_steps())
             self._publisher.send(DECISIONS, pool or str(partition.number), told, partition.number)
 
+    def tell_all(self, partition: Partition) -> None:
+        """The same, and which weights are in use: whoever begins here needs to know no more."""
+        self._models.tell_again(partition)
+        self.tell_steps(partition)
+
     def announce(self, partition: Partition, due: list[TaskReady]) -> None:
         """Publish attempts that became due. They come back through the topic, and are decided then."""
         for ready in due:

@@ -113,6 +113,12 @@ class Models:
             self._taken_up[state] = roles
         return roles
 
+    def tell_again(self, partition: Partition) -> None:
+        """Note who decides for pools that somebody else than the worker's own decides for."""
+        for pool, state in partition.pools.items():
+            if self._taken_up.get(state, self._base) is not self._base:
+                partition.note(_told(partition, pool, self._taken_up[state]))
+
     def failed(self, policy: Policy, pool: str, error: Exception) -> None:
         """A policy failed in a decision: say so, once, where it came from the topic."""
         is_ours = self._base.actor is not None and policy.version == self._base.actor.version
@@ -217,7 +223,7 @@ class Models:
                         actor.use(state, encoding)
                         actor.prepare(state)
                     self._roles[pool] = self._taken_up[state] = roles
-                    partition.note(_told(partition, pool, roles))
+                    partition.note(replace(_told(partition, pool, roles), is_swap=True))
                     break
                 inputs = node_inputs(state)
         return True

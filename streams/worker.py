@@ -209,7 +209,7 @@ class Worker:
             if partition.is_revoked or self._saved.get(partition.number) == partition.as_of:
                 return
             if self.trunk is not None:
-                self.trunk.tell_steps(partition)  # whoever begins with the snapshot knows where
+                self.trunk.tell_all(partition)  # whoever begins with the snapshot knows where
             as_of = partition.as_of
             offsets = {
                 **partition.offsets,
