@@ -6,7 +6,7 @@ import argparse
 import importlib
 
 NAMES = ("decide", "ingest", "loop", "swap", "chaos", "plans")
-TRAINING = ("simulate", "promotion")
+TRAINING = ("simulate", "promotion", "canary")
 """Need the packages of headrace[train]."""
 
 

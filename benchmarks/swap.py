@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 
 import numpy as np
 
 from benchmarks.line import report
 from benchmarks.loop import SETTLE_S, paced
 from benchmarks.plant import POOL, Plant, broker
-from policy.weight_set import NETWORK, WeightSet, digest, shipped_weights
+from benchmarks.weights import renamed
+from policy.weight_set import shipped_weights
 from schemas.codec import Codec
 from schemas.errors import HeadraceError
 from streams.kafka import KafkaSettings, Publisher
@@ -24,14 +23,6 @@ EVERY_S = 3.0
 """Between two swaps."""
 SECONDS = 12.0
 RATE = 200.0
-
-
-def renamed(weights: WeightSet, mark: bytes) -> WeightSet:
-    """The same weights under another version: what they score is equal, and costs as much."""
-    files = {**weights.files, NETWORK: weights.files[NETWORK] + mark}
-    known = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    manifest = replace(weights.manifest, version=digest(files)[:12], parent=weights.manifest.version, files=known)
-    return WeightSet(manifest, files)
 
 
 class Swaps:

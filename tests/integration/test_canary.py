@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from benchmarks.swap import renamed
+from benchmarks.weights import renamed, upside_down
 from policy.canary import is_within
 from policy.canary_stages import CanarySettings, Phase
 from policy.sequential import GuardrailSettings
@@ -29,7 +29,6 @@ from tests.builders import GIB, a_task
 from tests.cluster_thread import running_cluster
 from tests.command_line import CommandLine
 from tests.eventually import eventually
-from tests.made_weights import upside_down
 from tests.topic_records import records_of
 from tests.worker_process import WorkerProcess
 

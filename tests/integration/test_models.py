@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from benchmarks.swap import renamed
+from benchmarks.weights import renamed, with_file
 from policy.weight_set import shipped_weights, to_record, write_weights
 from schemas.codec import Codec
 from schemas.records import Outcome, Placement
@@ -21,7 +21,7 @@ from streams.model_topic import Choice, choose, publish
 from tests.builders import a_task, some_nodes
 from tests.command_line import CommandLine
 from tests.eventually import eventually
-from tests.made_weights import not_finite, with_file
+from tests.made_weights import not_finite
 from tests.topic_records import records_of
 from tests.worker_process import WorkerProcess
 

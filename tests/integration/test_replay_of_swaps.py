@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.swap import renamed
+from benchmarks.weights import renamed, upside_down
 from policy.actor import Actor, ActorSettings
 from policy.canary_stages import CanarySettings, begun
 from policy.constraints import Constraints
@@ -31,7 +31,6 @@ from streams.policies import PolicySettings, Roles, build_actor
 from streams.watch import Watch
 from tests.cluster_thread import running_cluster
 from tests.eventually import eventually
-from tests.made_weights import upside_down
 from tests.topic_records import records_of
 from tests.worker_process import WorkerProcess
 from tests.workload import POOL, some_work

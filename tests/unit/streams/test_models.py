@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from benchmarks.swap import renamed
+from benchmarks.weights import renamed
 from policy.actor import Actor, ActorSettings
 from policy.heuristics import heuristic
 from policy.weight_set import shipped_weights
