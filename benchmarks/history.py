@@ -111,7 +111,7 @@ class _History:
         self.cluster = SimulatedCluster(pool, specs, simulator, self.start_ms)
         self.constraints = Constraints(())
         self.codec = Codec()
-        self.now_ms = self.start_ms
+        self.now_ms = self.arrived_ms = self.start_ms
 
     def run(self) -> MemorySource:
         owner = Placement("", "", "", 0, self.start_ms, Outcome.OWNER, reason="worker")
@@ -141,7 +141,8 @@ class _History:
         return self.source
 
     def put(self, topic: Topic, record: object) -> None:
-        self.source.put(topic, self.number, record, self.now_ms)
+        self.arrived_ms = max(self.arrived_ms + 1, self.now_ms)  # one after the other
+        self.source.put(topic, self.number, record, self.arrived_ms)
 
     def work(self) -> None:
         """As a worker: chunk by chunk, until nothing is left to read."""

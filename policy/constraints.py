@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -104,28 +104,37 @@ class Constraints:
 
     def rejections(self, state: State, task: TaskState, free_rn: np.ndarray, fresh_n: np.ndarray) -> Counter[str]:
         """How many nodes cannot take the task, by the first reason of REASONS that holds."""
-        nodes, spec = state.nodes, task.task
-        open_n = np.ones(len(nodes), bool)
+        open_n = np.ones(len(state.nodes), bool)
         counts: Counter[str] = Counter()
-
-        def refuse(reason: str, refused_n: np.ndarray) -> None:
-            nonlocal open_n
+        for reason, refused_n in self._refusals(state, task, free_rn, fresh_n):
             count = int((open_n & refused_n).sum())
             if count:
                 counts[reason] += count
             open_n &= ~refused_n
-
-        refuse("gone", ~nodes.is_present_n)
-        refuse("stale", ~fresh_n)
-        refuse("excluded", np.isin(np.arange(len(nodes)), [nodes.index.get(n, -1) for n in task.excluded_nodes]))
-        refuse("selector", ~selected(nodes.specs, spec))
-        refuse("taint", ~tolerated(nodes.specs, spec))
-        refuse("device", ~_device_fits(nodes, spec))
-        for resource, name in enumerate(RESOURCES):
-            refuse(name, task.request[resource] > np.maximum(free_rn[resource], 0))
-        if self.rules is not None:
-            refuse("rule", ~self._rules_mask(state, task, rule_columns(state, free_rn))[0])
         return counts
+
+    def rejection(
+        self, state: State, task: TaskState, node: int, free_rn: np.ndarray, fresh_n: np.ndarray
+    ) -> str | None:
+        """Why this node (its column) cannot take the task, the first reason of REASONS that holds; None: it can."""
+        refusals = self._refusals(state, task, free_rn, fresh_n)
+        return next((reason for reason, refused_n in refusals if refused_n[node]), None)
+
+    def _refusals(
+        self, state: State, task: TaskState, free_rn: np.ndarray, fresh_n: np.ndarray
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        """Each reason of REASONS, and the nodes [N] for which it holds."""
+        nodes, spec = state.nodes, task.task
+        yield "gone", ~nodes.is_present_n
+        yield "stale", ~fresh_n
+        yield "excluded", np.isin(np.arange(len(nodes)), [nodes.index.get(n, -1) for n in task.excluded_nodes])
+        yield "selector", ~selected(nodes.specs, spec)
+        yield "taint", ~tolerated(nodes.specs, spec)
+        yield "device", ~_device_fits(nodes, spec)
+        for resource, name in enumerate(RESOURCES):
+            yield name, task.request[resource] > np.maximum(free_rn[resource], 0)
+        if self.rules is not None:
+            yield "rule", ~self._rules_mask(state, task, rule_columns(state, free_rn))[0]
 
     def could_ever(self, state: State, task: TaskState) -> bool:
         """Whether some known node could take the task if it were empty, fresh and back."""

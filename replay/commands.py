@@ -1,10 +1,10 @@
-"""The commands about what was: `headrace archive`, `headrace replay`."""
+"""The commands about what was: `headrace archive`, `headrace replay`, `headrace shadow`."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,9 +14,13 @@ import typer
 
 if TYPE_CHECKING:
     from policy.actor import Actor
+    from replay.arrivals import Arrivals
     from replay.player import Player
+    from replay.promotion import PromotionSettings
+    from replay.shadow import Shadow
     from replay.source import Source
     from streams.config import Settings
+    from streams.policies import PolicySettings
 
 EXIT_DIFFERENT = 1
 
@@ -31,6 +35,11 @@ def add_to(app: typer.Typer) -> None:
     """Put the commands under the command line."""
     app.command(epilog="Example: headrace archive --from 24h monday")(archive)
     app.command(epilog="Example: headrace replay --archive monday")(replay)
+    app.command(epilog="Example: headrace whatif etl-1/cleaning --node gpu-node-01 --archive monday")(whatif)
+    shadows = typer.Typer(invoke_without_command=True)
+    shadows.callback(epilog="Example: headrace shadow --candidate heft --from 24h")(shadow)
+    shadows.command("status")(shadow_status)
+    app.add_typer(shadows, name="shadow")
 
 
 def archive(
@@ -126,6 +135,200 @@ def published_actor(settings: Settings, version: str) -> Actor:
     return Actor(weights, ActorSettings(device=chosen.device, temperature=chosen.temperature, synchronous=False))
 
 
+def shadow(
+    context: typer.Context,
+    candidate: Annotated[str, typer.Option(help="`actor`, or a heuristic.")] = "actor",
+    weights: Annotated[Path | None, typer.Option(help="Of the actor; none: those that come along.")] = None,
+    archived: Folder = None,
+    since: Since = None,
+    until: Until = None,
+    live: Annotated[bool, typer.Option("--live", help="Beside the running cluster, until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option(help="Seconds of event time between two states that are played on.")] = 300.0,
+    lucks: Annotated[int, typer.Option(help="Times that each is played on under both policies.")] = 2,
+    days: Annotated[int, typer.Option(help="With --live: better on so many in a row, it is promoted.")] = 7,
+    share: Annotated[float, typer.Option(help="Of a day's samples on which it must be better.")] = 0.95,
+    out: Annotated[Path | None, typer.Option(help="File for the figures as JSON.")] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="With --live: serve /metrics here.")] = None,
+    config: Config = None,
+) -> None:
+    """Ask another policy at every recorded decision; compare makespan and cost of both. Nothing obeys it."""
+    if context.invoked_subcommand is not None:
+        return
+    import json
+    from dataclasses import replace
+
+    from replay.arrivals import Arrivals
+    from replay.player import Player
+    from replay.promotion import PromotionSettings
+    from replay.shadow_report import as_plain, found_in, words
+    from replay.span import span_of
+    from schemas.topics import DECISIONS
+    from streams.config import load
+    from streams.registry import codec_for
+
+    settings = load(config)
+    asked = replace(settings.policy, name=candidate, weights=weights)
+    name, shadow_of = _shadow_of(settings, asked, every, lucks)
+    if live:
+        _run_live(settings, name, shadow_of, PromotionSettings(days=days, share=share), metrics_port)
+        return
+    source = source_of(settings, archived)
+    (number,) = numbers_of(settings, source, all_pools=False)
+    wanted = span_of(since, until, source, number, int(1000 * time.time()))
+    low, high = source.bounds(DECISIONS, number)
+    plays = Player if low < high else Arrivals
+    player = plays(source, codec_for(settings.kafka), number, settings.state)
+    shadowed = shadow_of()
+    with shown(player, candidate):
+        for _ in shadowed.watch(player, wanted):
+            pass
+    found = found_in(shadowed.report, name)
+    print("\n".join(words(found)))
+    if out is not None:
+        out.write_text(json.dumps(as_plain(found), indent=1) + "\n", encoding="utf-8")
+
+
+def whatif(
+    decision: Annotated[str, typer.Argument(help="WORKFLOW/TASK, or WORKFLOW/TASK/ATTEMPT.")],
+    node: Annotated[str | None, typer.Option(help="It is placed there.")] = None,
+    policy: Annotated[str | None, typer.Option(help="This policy decides, then and after.")] = None,
+    change: Annotated[list[str] | None, typer.Option("--set", help="NODE.METRIC=VALUE, as if measured then.")] = None,
+    archived: Folder = None,
+    since: Since = None,
+    until: Until = None,
+    config: Config = None,
+) -> None:
+    """Make one recorded decision otherwise, and show what would have come of it, beside what really did."""
+    from dataclasses import replace
+
+    from policy.constraints import Constraints
+    from policy.heuristics import HEURISTICS
+    from replay.continuation import ContinuationSettings
+    from replay.player import Player
+    from replay.span import span_of
+    from replay.whatif import Change, changes_of, in_lines, what_if
+    from streams import policies
+    from streams.config import load
+    from streams.registry import codec_for
+
+    settings = load(config)
+    source = source_of(settings, archived)
+    (number,) = numbers_of(settings, source, all_pools=False)
+    wanted = span_of(since, until, source, number, int(1000 * time.time()))
+    actor = policies.build_actor(settings.policy).policy()
+    other = policies.build(replace(settings.policy, name=policy)) if policy else None
+    player = Player(source, codec_for(settings.kafka), number, settings.state)
+    continuation = ContinuationSettings(
+        simulator=settings.cluster.simulator,
+        state=settings.state,
+        decide=settings.decide,
+        rules=tuple(settings.policy.node_filter_rules),
+    )
+    with shown(player, decision):
+        found = what_if(
+            player,
+            wanted,
+            decision,
+            Change(node, other, changes_of(change or [])),
+            {**HEURISTICS, "actor": actor},
+            Constraints(settings.policy.node_filter_rules),
+            continuation,
+        )
+    print("\n".join(in_lines(found)))
+
+
+def _shadow_of(
+    settings: Settings, asked: PolicySettings, every_s: float, lucks: int
+) -> tuple[str, Callable[[], Shadow]]:
+    """The candidate's name, and what makes a shadow of it."""
+    from functools import cache
+
+    from policy.constraints import Constraints
+    from policy.credit import Credits
+    from policy.heuristics import HEURISTICS
+    from policy.observation import Policy
+    from replay.continuation import ContinuationSettings
+    from replay.shadow import Shadow, ShadowSettings
+    from streams import policies
+
+    policy = policies.build(asked)
+    comparison = ShadowSettings(every_s=every_s, lucks=lucks)
+    continuation = ContinuationSettings(
+        simulator=settings.cluster.simulator,
+        state=settings.state,
+        decide=settings.decide,
+        rules=tuple(settings.policy.node_filter_rules),
+    )
+
+    @cache
+    def incumbent_of(name: str) -> Policy:
+        if name == "actor":
+            return policies.build_actor(settings.policy).policy()
+        return HEURISTICS.get(name, HEURISTICS["kube_default"])  # of a scheduler that cannot be asked, the closest
+
+    def make() -> Shadow:
+        credits = Credits(settings.pool, settings.reward, settings.cost, settings.state)
+        constraints = Constraints(settings.policy.node_filter_rules)
+        return Shadow(policy, incumbent_of, constraints, comparison, continuation, credits)
+
+    return f"{policy.name}{f' {policy.version}' if policy.version else ''}", make
+
+
+def _run_live(
+    settings: Settings, candidate: str, shadow_of: Callable[[], Shadow], rule: PromotionSettings, port: int | None
+) -> None:
+    import signal
+    from contextlib import closing
+
+    from prometheus_client import start_http_server
+
+    from replay.live_shadow import LiveShadow
+    from replay.shadow_report import newest
+    from schemas.errors import InvalidConfiguration
+    from schemas.logs import set_up
+    from schemas.topics import CONTROL
+    from streams.installation import require_broker
+    from streams.kafka import Publisher
+    from streams.registry import codec_for
+    from streams.topic_admin import check_topics
+
+    set_up(settings.log_level)
+    require_broker(settings)
+    check_topics(settings.kafka, settings.topics)
+    codec = codec_for(settings.kafka)
+    saved = newest(settings.kafka, settings.topics.full_name(CONTROL), settings.pool, codec)
+    if saved is not None and (saved.candidate != candidate or saved.promotion.settings != rule):
+        saved = None  # another candidate begins at its first day
+    if port is not None:
+        try:
+            start_http_server(port, settings.worker.host)
+        except OSError as error:
+            raise InvalidConfiguration("--metrics-port", f"{port}: {error.strerror}", "choose another port") from error
+    with closing(Publisher(settings.kafka, settings.topics, codec)) as publisher:
+        running = LiveShadow(settings, shadow_of, candidate, codec, publisher, saved, rule)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: running.stop.set())
+        running.run()
+
+
+def shadow_status(config: Config = None) -> None:
+    """How the pool's live shadow stands: its figures, and the days in a row on which it was better."""
+    from replay.shadow_report import newest, standing
+    from schemas.topics import CONTROL
+    from streams.config import load
+    from streams.installation import require_broker
+    from streams.registry import codec_for
+
+    settings = load(config)
+    require_broker(settings)
+    topic, codec = settings.topics.full_name(CONTROL), codec_for(settings.kafka)
+    saved = newest(settings.kafka, topic, settings.pool, codec)
+    if saved is None:
+        print(f"no shadow of pool {settings.pool} has told anything yet: headrace shadow --live")
+        return
+    print("\n".join(standing(saved)))
+
+
 def source_of(settings: Settings, folder: Path | None) -> Source:
     """The archive, or the topics of the configured broker."""
     from replay.archive import ArchiveSource
@@ -149,7 +352,7 @@ def numbers_of(settings: Settings, source: Source, all_pools: bool) -> Sequence[
 
 
 @contextmanager
-def shown(player: Player, name: str) -> Iterator[None]:
+def shown(player: Player | Arrivals, name: str) -> Iterator[None]:
     """Show how far the player has come, where somebody looks."""
     import threading
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -129,16 +129,16 @@ class Shadow:
     def __init__(
         self,
         candidate: Policy,
-        incumbent: Policy,
+        incumbent_of: Callable[[str], Policy],
         constraints: Constraints,
         settings: ShadowSettings,
         continuation: ContinuationSettings,
         credits: Credits,
     ) -> None:
-        """incumbent  who goes on to decide where recorded states are played on: the recorded decider, or its model"""
+        """incumbent_of  recorded name -> who goes on to decide where a state is played on: that one, or its model"""
         self.report = Report()
         self._candidate = candidate
-        self._incumbent = incumbent
+        self._incumbent_of = incumbent_of
         self._constraints = constraints
         self._settings = settings
         self._continuation = continuation
@@ -171,7 +171,8 @@ class Shadow:
         if choices and state.now_ms >= self._next_ms:
             self._next_ms = state.now_ms + round(1000 * self._settings.every_s)
             theirs = [p for p in placements if p.outcome == Outcome.PLACED]
-            self._asked.append(_Asked(state.now_ms, snapshot.dump(state), theirs, [c.placement for c in choices]))
+            ours = [choice.placement for choice in choices]
+            self._asked.append(_Asked(state.now_ms, batch.policy, snapshot.dump(state), theirs, ours))
         if choices:
             yield choices
 
@@ -263,7 +264,10 @@ class Shadow:
                 course(asked.saved, first, policy, arrivals, self._continuation, luck)
                 for luck in range(self._settings.lucks)
             ]
-            for policy, first in ((self._incumbent, asked.incumbent), (self._candidate, asked.candidate))
+            for policy, first in (
+                (self._incumbent_of(asked.decider), asked.incumbent),
+                (self._candidate, asked.candidate),
+            )
         ]
         incumbent, candidate = map(_mean, courses)
         return Pair(asked.at_ms, len(incumbent.finish_s), incumbent, candidate)
@@ -274,6 +278,7 @@ class _Asked:
     """A state to be played on once its arrivals are known."""
 
     at_ms: int
+    decider: str
     saved: bytes
     incumbent: list[Placement]
     candidate: list[Placement]

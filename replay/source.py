@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Protocol
 
-from schemas.topics import Topic, TopicSettings
-from streams.kafka import KafkaSettings, Stored, offset_at, read_range, reader, watermarks
+from confluent_kafka import TopicPartition
+
+from schemas.topics import SNAPSHOTS, Topic, TopicSettings
+from streams.kafka import KafkaSettings, Stored, checked, fetch, offset_at, read_range, reader, watermarks
+
+FOR_EVER = 2**62
+"""An end that is never reached."""
+MOST_FETCHED = 2000
+WAIT_S = 0.2
 
 
 class Source(Protocol):
@@ -52,3 +60,29 @@ class KafkaSource:
         """Raises BrokerError."""
         where = self.topics.full_name(topic), number
         return read_range(self._kafka, {where: start}, {where: end})
+
+
+class FollowingSource(KafkaSource):
+    """The topics as they grow: but for snapshots, nothing ends until `stop` is set."""
+
+    def __init__(self, kafka: KafkaSettings, topics: TopicSettings, stop: threading.Event) -> None:
+        super().__init__(kafka, topics)
+        self._stop = stop
+
+    def bounds(self, topic: Topic, number: int) -> tuple[int, int]:
+        """Raises BrokerError."""
+        low, high = super().bounds(topic, number)
+        return (low, high) if topic is SNAPSHOTS else (low, FOR_EVER)
+
+    def read(self, topic: Topic, number: int, start: int, end: int) -> Iterator[Stored]:
+        """Raises BrokerError."""
+        if end < FOR_EVER:
+            yield from super().read(topic, number, start, end)
+            return
+        consumer = reader(self._kafka)
+        try:
+            consumer.assign([TopicPartition(self.topics.full_name(topic), number, start)])
+            while not self._stop.is_set():
+                yield from checked(fetch(consumer, MOST_FETCHED, WAIT_S))
+        finally:
+            consumer.close()

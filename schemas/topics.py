@@ -39,6 +39,8 @@ PLACEMENTS = Topic("placements", records.Placement, 7 * DAY_MS)
 TASK_EVENTS = Topic("task-events", records.TaskEvent, 30 * DAY_MS)
 DECISIONS = Topic("decisions", records.DecisionBatch, 30 * DAY_MS)
 REWARDS = Topic("rewards", records.Reward, 30 * DAY_MS)
+SHADOW_PLACEMENTS = Topic("shadow-placements", records.Placement, 7 * DAY_MS)
+"""What a candidate would have decided. Nobody obeys it."""
 MODELS = Topic("models", records.Model, None, is_partitioned_by_pool=False, config=LARGE)
 CONTROL = Topic("control", records.Control, None, is_partitioned_by_pool=False)
 DEAD_LETTERS = Topic("dead-letters", records.DeadLetter, 30 * DAY_MS, is_partitioned_by_pool=False, config=LARGE)
@@ -62,6 +64,7 @@ CATALOGUE = (
     DEAD_LETTERS,
     SNAPSHOTS,
     REWARDS,
+    SHADOW_PLACEMENTS,
 )
 
 STATE_INPUTS = (WORKFLOW_SUBMITTED, NODE_METRICS, TASK_EVENTS, TASK_READY)

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from schemas.errors import InvalidConfiguration
-from schemas.topics import CATALOGUE, MODELS, NODE_METRICS, STATE_INPUTS, TopicSettings, murmur2, partition_of
+from schemas.topics import (
+    CATALOGUE,
+    MODELS,
+    NODE_METRICS,
+    SHADOW_PLACEMENTS,
+    STATE_INPUTS,
+    TopicSettings,
+    murmur2,
+    partition_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +48,7 @@ def test_a_pool_without_a_name_is_refused():
 
 def test_no_two_topics_share_a_name_or_a_record():
     assert len({topic.name for topic in CATALOGUE}) == len(CATALOGUE)
-    assert len({topic.record for topic in CATALOGUE}) == len(CATALOGUE)
+    assert len({topic.record for topic in CATALOGUE} | {SHADOW_PLACEMENTS}) == len(CATALOGUE)
 
 
 def test_what_a_state_is_folded_from_has_the_partitions_of_the_pools():
