@@ -1,4 +1,4 @@
-"""The commands about what was: `headrace archive`, `headrace replay`, `headrace shadow`."""
+"""The commands about what was: `headrace archive`, `replay`, `quality`, `whatif`, `shadow`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from policy.actor import Actor
     from replay.arrivals import Arrivals
     from replay.player import Player
     from replay.promotion import PromotionSettings
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from streams.policies import PolicySettings
 
 EXIT_DIFFERENT = 1
+EXIT_DIRTY = 1
 
 Since = Annotated[str | None, typer.Option("--from", help="A time, how long ago (2h), or @OFFSET of decisions.")]
 Until = Annotated[str | None, typer.Option("--to", help="The same; none: up to now.")]
@@ -35,6 +34,7 @@ def add_to(app: typer.Typer) -> None:
     """Put the commands under the command line."""
     app.command(epilog="Example: headrace archive --from 24h monday")(archive)
     app.command(epilog="Example: headrace replay --archive monday")(replay)
+    app.command(epilog="Example: headrace quality --from-topics --from 1h")(quality)
     app.command(epilog="Example: headrace whatif etl-1/cleaning --node gpu-node-01 --archive monday")(whatif)
     shadows = typer.Typer(invoke_without_command=True)
     shadows.callback(epilog="Example: headrace shadow --candidate heft --from 24h")(shadow)
@@ -84,7 +84,7 @@ def replay(
     code is 0 where nothing differs, else 1.
     """
     from policy.constraints import Constraints
-    from replay.cast import Cast
+    from replay.cast import Cast, published
     from replay.fidelity import Verifier
     from replay.player import Player
     from replay.span import span_of
@@ -98,7 +98,7 @@ def replay(
     if settings.policy.name == "actor":
         actor = policies.build_actor(settings.policy, synchronous=False)
     policy = actor.policy() if actor else policies.build(settings.policy)
-    cast = Cast(policies.Roles(policy, actor), partial(published_actor, settings))
+    cast = Cast(policies.Roles(policy, actor), published(settings))
     is_exact = True
     for number in numbers_of(settings, source, all_pools):
         wanted = span_of(since, until, source, number, int(1000 * time.time()))
@@ -121,18 +121,47 @@ def replay(
         raise typer.Exit(EXIT_DIFFERENT)
 
 
-def published_actor(settings: Settings, version: str) -> Actor:
-    """The actor of a version in the topic `models`. Raises HeadraceError."""
-    from policy.actor import Actor, ActorSettings
-    from streams.installation import require_broker
-    from streams.model_topic import ModelTopic
+def quality(
+    files: Annotated[list[Path] | None, typer.Argument(help="Records of topics as JSON lines.")] = None,
+    from_topics: Annotated[bool, typer.Option("--from-topics", help="Read the pool's topics.")] = False,
+    archived: Folder = None,
+    since: Since = None,
+    until: Until = None,
+    nodes: Annotated[Path | None, typer.Option(help="Nodes that the records do not describe.")] = None,
+    time_scale: Annotated[
+        float, typer.Option(help="Seconds of event time in one of the broker's (a simulated cluster).")
+    ] = 1.0,
+    out: Annotated[Path | None, typer.Option(help="A file for the report as JSON.")] = None,
+    config: Config = None,
+) -> None:
+    """Say which records of a log may be learnt from, and what is wrong with the others.
+
+    The exit code is 0 where the log may be learnt from, else 1.
+    """
+    from replay.logged import from_files, from_source
+    from replay.quality import QualitySettings, examine
+    from replay.quality_report import as_json, in_words
+    from replay.span import span_of
+    from schemas.errors import InvalidInput
+    from schemas.node_file import read_nodes
+    from streams.config import load
     from streams.registry import codec_for
 
-    require_broker(settings)
-    with ModelTopic(settings.kafka, settings.topics, codec_for(settings.kafka)) as models:
-        weights = models.weights(models.found(version).version)
-    chosen = settings.policy
-    return Actor(weights, ActorSettings(device=chosen.device, temperature=chosen.temperature, synchronous=False))
+    if bool(files) + from_topics + (archived is not None) != 1:
+        raise InvalidInput("quality", "needs files, --from-topics or --archive", "give one of them")
+    settings, records = load(config), from_files(files or [])
+    if not files:
+        source = source_of(settings, archived)
+        (number,) = numbers_of(settings, source, False)
+        wanted = span_of(since, until, source, number, int(1000 * time.time()))
+        records = from_source(source, codec_for(settings.kafka), number, wanted.since_ms, wanted.until_ms)
+    report = examine(records, QualitySettings(time_scale=time_scale), read_nodes(nodes) if nodes else ()).report
+    for line in in_words(report):
+        print(line)
+    if out is not None:
+        out.write_text(as_json(report), encoding="utf-8")
+    if report.refusals:
+        raise typer.Exit(EXIT_DIRTY)
 
 
 def shadow(

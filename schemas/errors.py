@@ -6,6 +6,7 @@
     │   ├── InvalidCluster        a node file or a node's specification
     │   ├── InvalidConfiguration  settings, rules, an unknown policy
     │   └── InvalidRecord         bytes in a topic that are no record of ours
+    ├── TooDirty              a log that must not be learnt from
     ├── UnusableWeights       a set of weights that must not decide
     ├── NotFetched            jars that are needed once on a machine cannot be had
     ├── RayUnavailable        Ray cannot be had, or has lost work too often
@@ -56,6 +57,20 @@ class InvalidRecord(InvalidInput):
     def __init__(self, where: str, problem: str, remedy: str = "", reason: str = "undecodable") -> None:
         super().__init__(where, problem, remedy)
         self.reason = reason
+
+
+class TooDirty(HeadraceError):
+    """A log that must not be learnt from. `reasons` says why, each with its numbers."""
+
+    def __init__(self, reasons: tuple[str, ...]) -> None:
+        self.reasons = reasons
+        super().__init__(
+            f"this log must not be learnt from: {'; '.join(reasons)}; mend what writes it, take another time, "
+            "or raise the limit (`headrace quality` has examples)"
+        )
+
+    def __reduce__(self) -> tuple[type[TooDirty], tuple[tuple[str, ...]]]:
+        return type(self), (self.reasons,)
 
 
 class UnusableWeights(HeadraceError):

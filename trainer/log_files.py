@@ -39,8 +39,6 @@ RECORD_OF_FIELD: Mapping[str, type] = {
 }
 """A field by which a record is known, tried in this order."""
 KIND_OF_END = {"finished": EventKind.FINISHED, "failed": EventKind.FAILED, "migrated": EventKind.KILLED}
-Line = tuple[str, object]
-"""Where it stands, and what it holds."""
 
 
 def read_logs(paths: Sequence[Path], specs: Iterable[NodeSpec] = ()) -> RunLog:
@@ -55,7 +53,7 @@ def read_logs(paths: Sequence[Path], specs: Iterable[NodeSpec] = ()) -> RunLog:
         nodes = file.parent / NODES
         if nodes.exists():
             log.specs.update((spec.node_id, spec) for spec in read_nodes(nodes))
-        lines = list(_lines(file))
+        lines = [(_where(file, number), found) for number, found in _lines(file)]
         if not lines:
             raise InvalidRecord(str(file), "is empty", f"give a {TRACE}, or records as JSON lines")
         rows = [(where, found) for where, found in lines if isinstance(found, TraceRow)]
@@ -65,11 +63,27 @@ def read_logs(paths: Sequence[Path], specs: Iterable[NodeSpec] = ()) -> RunLog:
     return log
 
 
-def _lines(path: Path) -> Iterator[Line]:
+def read_records(path: Path) -> Iterator[tuple[int, object]]:
+    """The records of topics in a file of JSON lines, each with the number of its line.
+
+    Raises InvalidInput, which names file and line; also for a trace, whose rows do not tell from what environment.
+    """
+    for number, found in _lines(path):
+        if isinstance(found, TraceRow):
+            raise InvalidRecord(
+                _where(path, number), "is a row of a trace, which does not say its env", "give records of the topics"
+            )
+        yield number, found
+
+
+def _where(path: Path, number: int) -> str:
+    return f"{path}: line {number}"
+
+
+def _lines(path: Path) -> Iterator[tuple[int, object]]:
     for number, line in enumerate(read_text(path).split("\n"), 1):
         if line.strip():
-            where = f"{path}: line {number}"
-            yield where, _record(line, where)
+            yield number, _record(line, _where(path, number))
 
 
 def _record(line: str, where: str) -> object:
