@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from replay.player import Range
     from streams.config import Settings
 
+CHANNEL = "canary"
 EXIT_DROPPED = 1
 LAST_HOUR = "1h"
 
@@ -57,7 +58,7 @@ def fine_tune(
     night, and when the load-skew breaker calls; accepted weights are then published. The exit code of a single run is
     0 where weights were accepted, else 1.
     """
-    from policy.weight_set import read_weights, shipped_weights
+    from policy.weight_set import read_weights
     from replay.fine_tune import Deployment, Kind, RunSettings, Verdict, run
     from replay.quality import QualitySettings
     from replay.span import span_of
@@ -91,8 +92,7 @@ def fine_tune(
     )
 
     def run_once(kind: Kind, wanted: Range) -> tuple[Report, WeightSet | None]:
-        folder = weights or settings.policy.weights
-        parent = shipped_weights() if folder is None else read_weights(folder)
+        parent = read_weights(weights) if weights else _deciding(settings, is_live=archived is None)
         return run(source, codec, wanted, parent, where, replace(how, kind=kind))
 
     if every is not None:
@@ -106,18 +106,34 @@ def fine_tune(
     print(report.in_words())
     if made is not None and publish:
         _publisher(settings, lambda send: send(made))
+        print(f"published {report.candidate} on channel {CHANNEL}: headrace models list")
     if report.verdict != Verdict.ACCEPTED:
         raise typer.Exit(EXIT_DROPPED)
 
 
-def _publisher(settings: Settings, use: Callable[[Callable[[WeightSet], None]], None]) -> None:
+def _deciding(settings: Settings, is_live: bool) -> WeightSet:
+    """The weights that decide for the pool: those promoted there, else those of the settings."""
+    from policy.weight_set import read_weights, shipped_weights
+    from streams.model_topic import ModelTopic
+    from streams.registry import codec_for
+
+    if is_live:
+        with ModelTopic(settings.kafka, settings.topics, codec_for(settings.kafka)) as models:
+            version = models.of(settings.pool).version
+            if version:
+                return models.weights(models.found(version).version)
+    folder = settings.policy.weights
+    return shipped_weights() if folder is None else read_weights(folder)
+
+
+def _publisher(settings: Settings, use: Callable[[Callable[[WeightSet], object]], None]) -> None:
     """Call `use` with what sends weights to the topic `models`."""
-    from replay.fine_tune_loop import publish_canary
     from streams.kafka import Publisher
+    from streams.model_topic import publish
     from streams.registry import codec_for
 
     with closing(Publisher(settings.kafka, settings.topics, codec_for(settings.kafka))) as publisher:
-        use(lambda weights: publish_canary(publisher, weights, int(1000 * time.time())))
+        use(lambda weights: publish(publisher, weights, CHANNEL))
 
 
 def _loop(

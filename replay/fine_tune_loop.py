@@ -1,7 +1,7 @@
 """The model keeps up with its cluster: fine-tuned from the last hour, every hour, each night, and when called for.
 
-The call is the load-skew breaker's (`retrain.emergency` in the topic `control`). Accepted weights go to the topic
-`models`, channel `canary`; what decides is not changed here.
+The call is the load-skew breaker's, in the topic `control`. What decides is not changed here: accepted weights are
+published, for a canary to try.
 """
 
 from __future__ import annotations
@@ -14,20 +14,18 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import TopicPartition
 
-from policy.weight_set import WeightSet, to_record
+from policy.weight_set import WeightSet
 from replay.fine_tune import Kind, Report
 from replay.player import Range
 from schemas.codec import Codec
 from schemas.errors import HeadraceError, InvalidConfiguration, InvalidInput
 from schemas.records import Control
-from schemas.topics import CONTROL, MODELS, TopicSettings
-from streams.kafka import KafkaSettings, Publisher, checked, decoded, fetch, reader
+from schemas.topics import CONTROL, TopicSettings
+from streams.breaker_watch import RETRAIN
+from streams.kafka import KafkaSettings, checked, decoded, fetch, reader
 
 log = logging.getLogger("headrace.fine_tune")
 
-RETRAIN = "retrain.emergency"
-"""A command in the topic `control`: the pool's load-skew breaker has opened."""
-CHANNEL = "canary"
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
 POLL_S = 1.0
@@ -112,7 +110,7 @@ class Calls:
 
 
 FineTune = Callable[[Kind, Range], tuple[Report, WeightSet | None]]
-Publish = Callable[[WeightSet], None]
+Publish = Callable[[WeightSet], object]
 
 
 class Loop:
@@ -165,10 +163,3 @@ class Loop:
                 "seconds": report.seconds,
             },
         )
-
-
-def publish_canary(publisher: Publisher, weights: WeightSet, at_ms: int) -> None:
-    """Put accepted weights into the topic `models`. They do not decide yet. Raises BrokerError."""
-    record = to_record(weights, CHANNEL, at_ms)
-    publisher.send(MODELS, record.version, record)
-    publisher.flush()
