@@ -250,7 +250,7 @@ def _learn(
     if not tuned.steps:
         why = f"no step stayed within a KL of {tuning.most_kl:g}" if tuned.ended_by == "kl" else "there was no time"
         return replace(about, verdict=Verdict.UNCHANGED, why=why), None
-    candidate = _exported(tuned, parent, about, tuning)
+    candidate = _exported(tuned, parent, about, settings.tuning)
     evaluation = judged(candidate, tuned, parent, found, settings)
     manifest = replace(candidate.manifest, evaluation=evaluation)
     about = replace(about, candidate=manifest.version, evaluation=evaluation)
@@ -340,7 +340,7 @@ def _exported(tuned: Tuned, parent: WeightSet, about: Report, tuning: FineTuneSe
     manifest = parent.manifest
     low, high = about.learned_from[f"{DECISIONS.name}/{_partition(about)}"]
     emergency = " --emergency" if about.kind == Kind.EMERGENCY else ""
-    command = f"headrace fine-tune --from @{low} --to @{max(low, high - 1)} --seed {tuning.seed}{emergency}"
+    command = f"headrace fine-tune --from @{low} --to @{max(low, high - 1)} --rate {tuning.learning_rate:g} --seed {tuning.seed}{emergency}"
     origin = Origin(
         f"{manifest.command} --out parent && {command} --weights parent",
         tuning.seed,
