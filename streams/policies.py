@@ -68,7 +68,7 @@ def build(settings: PolicySettings) -> Policy:
     """The policy of this name. Raises InvalidConfiguration or UnusableWeights."""
     if settings.name != "actor":
         return heuristic(settings.name)
-    return build_actor(settings).policy()
+    return looking_ahead(build_actor(settings).policy(), settings)
 
 
 def build_actor(settings: PolicySettings, *, synchronous: bool = True) -> Actor:
