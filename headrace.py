@@ -17,6 +17,7 @@ import typer
 
 from replay import commands as replay_commands
 from schemas.errors import HeadraceError
+from streams import model_commands
 
 if TYPE_CHECKING:
     from schemas.records import NodeSpec, Reward
@@ -40,6 +41,7 @@ app.add_typer(topics_app, name="topics")
 train_app = typer.Typer(invoke_without_command=True)
 app.add_typer(train_app, name="train")
 replay_commands.add_to(app)
+model_commands.add_to(app)
 
 Files = Annotated[list[Path], typer.Argument(help="Workflow files: headrace's YAML or JSON, or WfFormat 1.2 to 1.5.")]
 Config = Annotated[Path | None, typer.Option("--config", help="A YAML file of settings.")]
@@ -148,7 +150,7 @@ def up(nodes: Nodes = None, time_scale: TimeScale = None, policy: PolicyName = N
     settings = _with_environment(settings, nodes, time_scale or settings.cluster.time_scale, policy, config)
     _specs(settings)
     progress = partial(print, "…", file=sys.stderr)
-    with Installation(settings, None, progress, records_rewards=True) as installation:
+    with Installation(settings, None, progress, records_rewards=True, watches_canaries=True) as installation:
         _hold_signals()
         print(f"export HEADRACE_KAFKA__BOOTSTRAP_SERVERS={installation.kafka.bootstrap_servers}", flush=True)
         print(f"metrics, health: http://127.0.0.1:{installation.port}/metrics", file=sys.stderr)

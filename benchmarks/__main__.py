@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import importlib
 
-NAMES = ("decide", "ingest", "loop", "chaos", "plans")
-TRAINING = ("simulate", "promotion", "replay", "lookahead")
+NAMES = ("decide", "ingest", "loop", "swap", "chaos", "plans")
+TRAINING = ("simulate", "promotion", "replay", "lookahead", "canary")
 """Need the packages of headrace[train]."""
 
 

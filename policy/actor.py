@@ -156,6 +156,11 @@ class Actor:
         """Decide with these encoded nodes from now on."""
         self._memory(state).nodes = encoding
 
+    def prepare(self, state: State) -> None:
+        """Have the pool's nodes encoded as they are now."""
+        if self.is_behind(state):
+            self.use(state, self.encode(node_inputs(state)))
+
     def _memory(self, state: State) -> PoolMemory:
         memory = self._memories.get(state)
         if memory is None:
@@ -206,9 +211,19 @@ class Actor:
 
     def _warm_up(self) -> None:
         """Run every session at a few sizes, so that no decision pays for its first run."""
+        for batch, nodes in WARM_UP:
+            self.try_out(batch, nodes)
+
+    def try_out(self, batch: int, nodes: int) -> None:
+        """Run every session at this size, on zeros. May run beside all else in another thread.
+
+        Raises UnusableWeights when it fails, or an output is not finite.
+        """
         for session in self._sessions.values():
-            for batch, nodes in WARM_UP:
-                session.run(session.zeros({"B": batch, "N": nodes, "G": batch, "T": 4 * batch, "E": 12 * batch}))
+            sizes = {"B": batch, "N": max(1, nodes), "G": batch, "T": 4 * batch, "E": 12 * batch}
+            for name, output in zip(session.outputs, session.run(session.zeros(sizes)), strict=True):
+                if not np.isfinite(output).all():
+                    raise UnusableWeights(f"weights {self.version}: {name} of nothing but zeros is not finite")
 
 
 def _groups(dags: Sequence[Dag]) -> list[list[Dag]]:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from policy.arbiter import BLOCK, NOWHERE, Choice, arbitrate, draw, masked
+from policy.canary import Canary
 from policy.constraints import Constraints, in_words
+from policy.heuristics import HEURISTICS
 from policy.observation import Observation, Policy
 from policy.queue import attempt_key
 from policy.state import State
@@ -55,6 +57,12 @@ class Stamp:
 LOOKED_AT = 128
 """Attempts whose mask is computed at once: most of a long queue may have to be turned away."""
 
+IN_TURN = HEURISTICS["round_robin"]
+"""Decides while the pool's breaker wants it."""
+
+Row = tuple[TaskState, int]
+"""A task and its attempt that waits."""
+
 Score = Callable[[Policy, Observation], tuple[np.ndarray, Policy]]
 """Asks a policy; returns the scores and the policy that really gave them (a fallback's, where the first one failed)."""
 
@@ -71,9 +79,12 @@ def decide(
     settings: DecideSettings,
     stamp: Stamp,
     score: Score = ask,
+    canary: Canary | None = None,
 ) -> Iterator[Batch]:
     """Decide about everything that waits and may find room now; yields one batch at a time.
 
+    A batch is of one policy: this one, the canary's for the workflows that it takes, or, while the pool's breaker wants
+    it, each node in its turn. The order of the tasks is always this one's.
     Each batch is folded into the state before it is yielded. Who stops midway loses nothing: the rest still waits.
     """
     if state.given_up:
@@ -90,16 +101,35 @@ def decide(
         if turned_away is not None:
             yield turned_away
         may_fit = [row for row, is_open in zip(looked_at, is_open_b, strict=True) if is_open]
-        size = _batch_size(settings, policy, len(state.nodes))
-        for start in range(0, len(may_fit), size):
-            batch = may_fit[start : start + size]
-            if start == 0:  # nothing has changed since the mask was made
+        open_bn, is_first = mask_bn[is_open_b], True
+        while may_fit:
+            who, chosen = _next_batch(state, policy, canary, settings, may_fit)
+            batch = [may_fit[at] for at in chosen]
+            if is_first:  # nothing has changed since the mask was made
                 tasks, attempts = zip(*batch, strict=True)
-                seen = Observation(state, tasks, attempts, mask_bn[is_open_b][:size], free_rn)
+                seen, is_first = Observation(state, tasks, attempts, open_bn[chosen], free_rn), False
             else:
                 seen = _observe(state, batch, constraints, fresh_n)
             if seen.tasks:
-                yield _place(seen, *score(policy, seen), settings, stamp)
+                yield _place(seen, *score(who, seen), settings, stamp)
+            in_batch = set(chosen)
+            may_fit = [row for at, row in enumerate(may_fit) if at not in in_batch]
+
+
+def _next_batch(
+    state: State, policy: Policy, canary: Canary | None, settings: DecideSettings, rows: Sequence[Row]
+) -> tuple[Policy, list[int]]:
+    """Who decides for the first of these rows, and which of them make a batch with it."""
+    if state.breaker.turns:
+        return IN_TURN, [0]
+    first = rows[: _batch_size(settings, policy, len(state.nodes))]
+    if canary is None:
+        return policy, list(range(len(first)))
+    flows = {task.workflow.workflow_id: task.workflow for task, _ in first}
+    takes = {workflow_id: canary.takes(workflow) for workflow_id, workflow in flows.items()}
+    is_canary = [takes[task.workflow.workflow_id] for task, _ in first]
+    its_rows = [at for at, is_its in enumerate(is_canary) if is_its == is_canary[0]]
+    return canary.policy if is_canary[0] else policy, its_rows
 
 
 def _look_again(state: State, constraints: Constraints) -> None:

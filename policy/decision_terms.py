@@ -30,10 +30,10 @@ def signed(weights: RewardWeights) -> tuple[float, ...]:
 
 
 def makespan_term(turnaround_s: float | None, p95_s: float | None) -> float:
-    """Share of what is usual, at most 1; a workflow that can never finish, or the first one of all, has 1."""
+    """Share of what is usual, 0 to 1; a workflow that can never finish, or the first one of all, has 1."""
     if turnaround_s is None or p95_s is None or turnaround_s >= p95_s:
         return 1.0
-    return turnaround_s / p95_s
+    return max(0.0, turnaround_s) / p95_s  # records that are late or contradict each other may tell of less than none
 
 
 def cost_terms(costs: Iterable[float], costs_p95: Iterable[float]) -> tuple[float, ...]:

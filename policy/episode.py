@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from policy.breaker import NO_BREAKER
 from policy.constraints import Constraints
 from policy.decide import Batch, DecideSettings, Stamp, decide
 from policy.observation import Policy
@@ -45,7 +46,8 @@ class Episode:
     ) -> None:
         self.settings = settings or EpisodeSettings()
         self.policy = policy
-        self.state = State(POOL, self.settings.state)
+        # Without a breaker: an episode shows what the policy does, and nothing that stands in for it.
+        self.state = State(POOL, replace(self.settings.state, breaker=NO_BREAKER))
         self.trace = Trace()
         self.decisions = 0
         self._workflows = sorted(workflows, key=lambda w: w.event_time_ms)

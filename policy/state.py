@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from policy import workflows
+from policy.breaker import Breaker, BreakerSettings
 from policy.ledger import AttemptKey, Ledger
 from policy.nodes import NodeTable
 from policy.queue import ReadyQueue, attempt_key
@@ -21,6 +22,7 @@ from policy.workflows import NONE, Status, TaskState, Workflow
 from schemas.checks import check_samples, check_spec, sampled
 from schemas.errors import InvalidConfiguration
 from schemas.records import (
+    METRICS,
     EventKind,
     NodeMetrics,
     NodeSpec,
@@ -31,6 +33,7 @@ from schemas.records import (
     WorkflowSubmitted,
 )
 
+CPU_USED = METRICS.index("cpu_utilisation")
 FAILURE_WEIGHT = 0.1
 """Of the newest attempt in a node's moving failure rate."""
 LONGEST_S = 1e9
@@ -55,6 +58,7 @@ class StateSettings:
     """A task that failed this often is refused."""
     remembered_ids: int = 20_000
     """Finished workflows whose repeats are recognised."""
+    breaker: BreakerSettings = field(default_factory=BreakerSettings)
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -79,6 +83,7 @@ class State:
         self.windows = Windows()
         self.ledger = Ledger(self.nodes)
         self.queue = ReadyQueue()
+        self.breaker = Breaker(self.settings.breaker)
         self.workflows: dict[str, Workflow] = {}
         self.finished: dict[str, None] = {}
         """Ids of finished workflows and of finished tasks of open ones, oldest first."""
@@ -239,10 +244,19 @@ class State:
             self.counts["sample_of_unknown_node"] += int((~is_known_n).sum())
             columns_n, values_nm, at_ms_n = columns_n[is_known_n], values_nm[is_known_n], at_ms_n[is_known_n]
         for run in runs(columns_n.tolist(), (at_ms_n // STEP_MS).tolist()):
+            self._judge_load(int(at_ms_n[run.start]) // STEP_MS)
             self.ledger.freed.update(self.nodes.see(columns_n[run], at_ms_n[run]))
             self.windows.write(columns_n[run], values_nm[run], int(at_ms_n[run.start]))
         self._samples += 1
         self._advance(max(record.event_time_ms for record in records))
+
+    def _judge_load(self, step: int) -> None:
+        """When a step of the windows begins, how the load lay in the one before."""
+        if step <= self.windows.step or self.windows.step == NEVER:
+            return
+        fresh_n = self._find_fresh()
+        cpu_n = self.windows.latest(len(self.nodes))[:, CPU_USED]
+        self.breaker.judge(cpu_n[fresh_n], self.ledger.held_n[fresh_n], STEP_MS * step)
 
     def _knows_newer(self, spec: NodeSpec, at_ms: int) -> bool:
         at = self.nodes.index.get(spec.node_id)
@@ -342,6 +356,7 @@ class State:
         self.ledger.reserve(key, node, task.request)
         self.running[key] = task
         self.placed += 1
+        self.breaker.placed()
         expected_s = record.expected_s or 0.0
         if 0 <= expected_s <= LONGEST_S:  # it comes from a topic, and may be anything
             until_ms = record.event_time_ms + int(1000 * expected_s)

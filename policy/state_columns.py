@@ -85,6 +85,7 @@ def from_columns(columns: Columns, settings: StateSettings) -> State:
     state = State(texts["pool"], settings)
     state.now_ms, state.placed, state.looked_step = texts["now_ms"], texts["placed"], texts["looked_step"]
     state.counts = Counter(texts["counts"])
+    state.breaker.put_back(texts.get("breaker", {}))
     state.finished = dict.fromkeys(texts["finished"])
     state.given_up = dict.fromkeys(map(tuple, texts["given_up"]))
     _restore_nodes(state, _of("node", columns))
@@ -109,6 +110,7 @@ def _texts(state: State, at_of: Places) -> dict[str, Any]:
         "placed": state.placed,
         "looked_step": state.looked_step,
         "counts": state.counts,
+        "breaker": state.breaker.to_plain(),
         "finished": list(state.finished),
         "given_up": list(state.given_up),
         "excluded_nodes": [(at, task.excluded_nodes) for task, at in at_of.items() if task.excluded_nodes],

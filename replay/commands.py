@@ -80,9 +80,11 @@ def replay(
 ) -> None:
     """Make recorded decisions again, from the same records in the same order, and compare every bit.
 
-    With the settings and weights that decided. The exit code is 0 where nothing differs, else 1.
+    With the settings and weights that decided; those that were swapped in are read from the topic `models`. The exit
+    code is 0 where nothing differs, else 1.
     """
     from policy.constraints import Constraints
+    from replay.cast import Cast, published
     from replay.fidelity import Verifier
     from replay.player import Player
     from replay.span import span_of
@@ -96,11 +98,12 @@ def replay(
     if settings.policy.name == "actor":
         actor = policies.build_actor(settings.policy, synchronous=False)
     policy = actor.policy() if actor else policies.build(settings.policy)
+    cast = Cast(policies.Roles(policy, actor), published(settings))
     is_exact = True
     for number in numbers_of(settings, source, all_pools):
         wanted = span_of(since, until, source, number, int(1000 * time.time()))
-        player = Player(source, codec_for(settings.kafka), number, settings.state, actor)
-        verifier = Verifier(policy, Constraints(settings.policy.node_filter_rules), settings.decide)
+        player = Player(source, codec_for(settings.kafka), number, settings.state, cast=cast)
+        verifier = Verifier(policy, Constraints(settings.policy.node_filter_rules), settings.decide, cast)
         started = time.perf_counter()
         with shown(player, f"partition {number}"):
             found = verifier.verify(player, wanted)

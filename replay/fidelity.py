@@ -12,9 +12,11 @@ from policy.constraints import Constraints
 from policy.decide import Batch, DecideSettings, Stamp, decide
 from policy.heuristics import HEURISTICS
 from policy.observation import Observation, Policy
+from replay.cast import Cast
 from replay.player import Moment, Player, Range
 from schemas.records import DecisionBatch, Placement
 from schemas.topics import PLACEMENTS
+from streams.policies import Roles
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,14 @@ class Fidelity:
 class Verifier:
     """Decides again what a player plays, and compares."""
 
-    def __init__(self, policy: Policy, constraints: Constraints, settings: DecideSettings) -> None:
-        """policy  the one that decided; where the evidence names a heuristic instead, that one is asked"""
+    def __init__(
+        self, policy: Policy, constraints: Constraints, settings: DecideSettings, cast: Cast | None = None
+    ) -> None:
+        """policy  the one that decided; where the evidence names a heuristic instead, that one is asked
+
+        cast  who decided where weights were swapped
+        """
+        self._cast = cast
         self.found = Fidelity()
         self._policy = policy
         self._constraints = constraints
@@ -84,7 +92,8 @@ class Verifier:
                 continue
             stamp = Stamp(moment.partition.epoch, moment.partition.as_of)
             answer = _Recorded([one.batch for one, _ in recorded[at:]])
-            for batch in decide(state, self._policy, self._constraints, self._settings, stamp, answer):
+            roles = self._cast.of(moment.uses.get(state.pool)) if self._cast else Roles(self._policy)
+            for batch in decide(state, roles.policy, self._constraints, self._settings, stamp, answer, roles.canary):
                 answer.at += 1
                 if at == len(recorded):
                     self._differ(-1, "batch", None, batch.evidence)

@@ -8,18 +8,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from policy.encodings import NodeInputs, node_inputs
 from policy.fencing import Fence
 from policy.state import StateSettings
+from replay.cast import Cast
 from replay.source import Source
 from replay.turns import Made, Placed, turns
 from schemas.codec import Codec
 from schemas.errors import HistoryLost, InvalidInput
 from schemas.records import Placement
-from schemas.steps import FOLD_ORDER, Encoded, Restored, Took
+from schemas.steps import FOLD_ORDER, Encoded, Restored, Took, Uses
 from schemas.topics import DECISIONS, PLACEMENTS, SNAPSHOTS, STATE_INPUTS, Topic
 from streams import snapshots
 from streams.kafka import Stored, decoded
@@ -67,6 +68,8 @@ class Moment:
     placements: Sequence[Sequence[Placement]]
     is_first: bool
     """Whether an owner began here."""
+    uses: Mapping[str, Uses] = field(default_factory=dict)
+    """Pool -> the weights in use, where they were not those of the worker's settings."""
     is_folded: bool = False
     """Set by who has folded the placements in."""
 
@@ -75,10 +78,17 @@ class Player:
     """Plays one partition of a source.
 
     actor  the one that decides, where node encodings that came beside the decisions are to be played too
+    cast   instead of it, who decided where weights were swapped
     """
 
     def __init__(
-        self, source: Source, codec: Codec, number: int, settings: StateSettings, actor: Actor | None = None
+        self,
+        source: Source,
+        codec: Codec,
+        number: int,
+        settings: StateSettings,
+        actor: Actor | None = None,
+        cast: Cast | None = None,
     ) -> None:
         self.progress = Progress()
         self.on_record: Callable[[object], None] = _nothing
@@ -88,9 +98,12 @@ class Player:
         self._number = number
         self._settings = settings
         self._actor = actor
+        self._cast = cast
+        self._uses: dict[int, Uses] = {}
+        self._uses_epoch = -1
         self._bounds = {topic: source.bounds(topic, number) for topic in (*FOLD_ORDER, DECISIONS, SNAPSHOTS)}
         self._inputs = {topic: Inputs(source, topic, number, self._bounds[topic][1]) for topic in STATE_INPUTS}
-        self._waiting: dict[str, NodeInputs] = {}
+        self._waiting: dict[str, tuple[NodeInputs, tuple[Actor, ...]]] = {}
 
     def play(self, wanted: Range) -> Iterator[Moment]:
         """Yields after every step at which a round of decisions was tried, with what came of it.
@@ -113,6 +126,9 @@ class Player:
             is_wanted = wanted.since_ms is None or turn.at_ms >= wanted.since_ms
             for at, step in enumerate(turn.steps):
                 made = turn.made if at + 1 == len(turn.steps) else ()
+                if isinstance(step, Uses):
+                    self._use(partition, turn.epoch, step)
+                    continue
                 if isinstance(step, Restored):
                     if start is not None and turn.epoch <= start.epoch:
                         continue
@@ -256,21 +272,41 @@ class Player:
 
     def _look_at_nodes(self, partition: Partition) -> None:
         """As the worker, which has the nodes of a large pool encoded beside the decisions."""
-        if self._actor is None:
-            return
         for pool, state in partition.pools.items():
-            if pool not in self._waiting and self._actor.waits_for_encoding(state):
-                self._waiting[pool] = node_inputs(state)
+            if pool not in self._waiting and any(a.waits_for_encoding(state) for a in self._actors(partition, pool)):
+                self._waiting[pool] = node_inputs(state), self._actors(partition, pool)
 
     def _encode(self, partition: Partition, step: Encoded) -> None:
         pool = list(partition.pools)[step.pool]
-        inputs = self._waiting.pop(pool, None)
-        if self._actor is not None and inputs is not None:
-            self._actor.use(partition.pools[pool], self._actor.encode(inputs))
+        inputs, actors = self._waiting.pop(pool, (None, ()))
+        for actor in actors:
+            if inputs is not None:
+                actor.use(partition.pools[pool], actor.encode(inputs))
+
+    def _use(self, partition: Partition | None, epoch: int, step: Uses) -> None:
+        """Other weights decide from here on."""
+        if epoch != self._uses_epoch:
+            self._uses, self._uses_epoch = {}, epoch
+        before, self._uses[step.pool] = self._uses.get(step.pool), step
+        if self._cast is None or not step.is_swap or partition is None or partition.epoch != epoch:
+            return
+        old = self._cast.of(before).actors
+        for actor in self._cast.of(step).actors:
+            if actor not in old:
+                actor.prepare(list(partition.pools.values())[step.pool])
+
+    def _in_use(self, partition: Partition, pool: str) -> Uses | None:
+        return self._uses.get(list(partition.pools).index(pool)) if partition.epoch == self._uses_epoch else None
+
+    def _actors(self, partition: Partition, pool: str) -> tuple[Actor, ...]:
+        if self._cast is not None:
+            return self._cast.of(self._in_use(partition, pool)).actors
+        return () if self._actor is None else (self._actor,)
 
     def _moment(self, partition: Partition, made: Sequence[Made], placed: Placed, is_first: bool) -> Moment:
         self.progress.decisions += sum(len(one.batch.workflow_ids) for one in made)
-        return Moment(partition, made, [placed.of(one.batch) for one in made], is_first)
+        uses = {pool: found for pool in partition.pools if (found := self._in_use(partition, pool)) is not None}
+        return Moment(partition, made, [placed.of(one.batch) for one in made], is_first, uses)
 
     def _read(self, topic: Topic, start: int, end: int) -> Iterator[Stored]:
         return self._source.read(topic, self._number, self._low(topic, start), end) if start < end else iter(())

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from schemas.errors import InvalidRecord
+from schemas.records import WorkflowClass
 from schemas.topics import NODE_METRICS, PLACEMENTS, STATE_INPUTS, TASK_EVENTS, TASK_READY, WORKFLOW_SUBMITTED, Topic
 
 FOLD_ORDER = (WORKFLOW_SUBMITTED, NODE_METRICS, TASK_READY, PLACEMENTS, TASK_EVENTS)
@@ -17,6 +18,10 @@ FOLD_ORDER = (WORKFLOW_SUBMITTED, NODE_METRICS, TASK_READY, PLACEMENTS, TASK_EVE
 
 RESTORED, ENCODED, FROM, TO = 10, 20, 30, 40
 """What a number says beside those of the topics; to FROM and TO a topic's place in FOLD_ORDER is added."""
+USES, STABLE, CANARY, SHARE, CLASSES, SWAPPED = 50, 51, 52, 53, 54, 55
+"""What a number says of the models; all others come before USES or SWAPPED."""
+SHARES = 10_000
+"""A share is told in this many parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,22 @@ class Restored:
     ranges: tuple[tuple[int, int], ...]
 
 
-Step = Took | Encoded | Restored
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """The pool of this number is decided by these weights from here on. Versions are those of `models`, empty: none.
+
+    is_swap  others decided before, and those that are new among these have encoded the nodes as they are here
+    """
+
+    pool: int
+    stable: str
+    canary: str = ""
+    share: float = 0.0
+    classes: frozenset[WorkflowClass] = frozenset()
+    is_swap: bool = False
+
+
+Step = Took | Encoded | Restored | Uses
 
 
 def written(steps: Iterable[Step]) -> tuple[int, ...]:
@@ -55,6 +75,11 @@ def _numbers(step: Step) -> Iterator[int]:
         yield from (STATE_INPUTS.index(step.topic), step.end)
     elif isinstance(step, Encoded):
         yield from (ENCODED, step.pool)
+    elif isinstance(step, Uses):
+        mask = sum(1 << at for at, one in enumerate(WorkflowClass) if one in step.classes)
+        yield from (STABLE, _number(step.stable), CANARY, _number(step.canary))
+        yield from (SHARE, round(SHARES * step.share), CLASSES, mask)
+        yield from (SWAPPED if step.is_swap else USES, step.pool)
     else:
         for rank, (start, end) in enumerate(step.ranges):
             yield from (FROM + rank, start, TO + rank, end)
@@ -64,6 +89,7 @@ def _numbers(step: Step) -> Iterator[int]:
 def read(numbers: Sequence[int]) -> Iterator[Step]:
     """The steps that `written` wrote. Raises InvalidRecord."""
     ranges = [[0, 0] for _ in FOLD_ORDER]
+    models = dict.fromkeys((STABLE, CANARY, SHARE, CLASSES), 0)
     if len(numbers) % 2:
         raise _unknown(len(numbers))
     for what, value in zip(numbers[::2], numbers[1::2], strict=True):
@@ -71,6 +97,13 @@ def read(numbers: Sequence[int]) -> Iterator[Step]:
             yield Took(STATE_INPUTS[what], value)
         elif what == ENCODED:
             yield Encoded(value)
+        elif what in models:
+            models[what] = value
+        elif what in (USES, SWAPPED):
+            classes = frozenset(one for at, one in enumerate(WorkflowClass) if models[CLASSES] >> at & 1)
+            share = models[SHARE] / SHARES
+            stable, canary = _version(models[STABLE]), _version(models[CANARY])
+            yield Uses(value, stable, canary, share, classes, what == SWAPPED)
         elif what == RESTORED:
             yield Restored(value, tuple((start, end) for start, end in ranges))
         elif 0 <= what - FROM < len(FOLD_ORDER):
@@ -79,6 +112,18 @@ def read(numbers: Sequence[int]) -> Iterator[Step]:
             ranges[what - TO][1] = value
         else:
             raise _unknown(what)
+
+
+def _number(version: str) -> int:
+    """A version as a number: it is hexadecimal, with a 1 before it so that zeros stay."""
+    try:
+        return int(f"1{version}", 16) if 0 < len(version) <= 15 else 0
+    except ValueError:  # weights of somebody's own making: the batches name them
+        return 0
+
+
+def _version(number: int) -> str:
+    return f"{number:x}"[1:] if number else ""
 
 
 def _unknown(what: int) -> InvalidRecord:

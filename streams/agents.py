@@ -23,7 +23,6 @@ from confluent_kafka import Message
 from policy.constraints import Constraints
 from policy.decide import Batch, DecideSettings, Stamp, decide
 from policy.encodings import NodeInputs, node_inputs
-from policy.observation import Policy
 from policy.state import State
 from schemas import topics as catalogue
 from schemas.codec import Codec
@@ -33,7 +32,9 @@ from schemas.records import DeadLetter, NodeMetrics, Outcome, TaskReady, Workflo
 from schemas.steps import Encoded, Took
 from schemas.topics import DEAD_LETTERS, DECISIONS, NODE_METRICS, PLACEMENTS, TASK_EVENTS, TASK_READY, Topic
 from streams import metrics
+from streams.breaker_watch import BreakerWatch
 from streams.kafka import Publisher, decoded, header
+from streams.models import Models
 from streams.partition import Arrival, Partition
 from streams.policies import Guard
 from streams.transport import Chunk, UntouchedSchema
@@ -68,23 +69,22 @@ class Trunk:
         find: Find,
         publisher: Publisher,
         codec: Codec,
-        policy: Policy,
+        models: Models,
         guard: Guard,
         constraints: Constraints,
         settings: DecideSettings,
-        actor: Actor | None = None,
     ) -> None:
         self._find = find
         self._publisher = publisher
         self._codec = codec
-        self._policy = policy
+        self._models = models
         self._guard = guard
         self._constraints = constraints
         self._settings = settings
-        self._actor = actor
         self._encoder = ThreadPoolExecutor(1, "encoder")
         self._encoding: dict[str, asyncio.Task[None]] = {}
         self._steps: dict[str, int] = {}
+        self._breakers = BreakerWatch(publisher)
 
     async def handle(self, topic: Topic, chunk: Chunk) -> None:
         """Take in one chunk."""
@@ -114,6 +114,11 @@ class Trunk:
             told = without_decisions(pool, at_ms, partition.epoch, partition.as_of, partition.take_steps())
             self._publisher.send(DECISIONS, pool or str(partition.number), told, partition.number)
 
+    def tell_all(self, partition: Partition) -> None:
+        """The same, and which weights are in use: whoever begins here needs to know no more."""
+        self._models.tell_again(partition)
+        self.tell_steps(partition)
+
     def announce(self, partition: Partition, due: list[TaskReady]) -> None:
         """Publish attempts that became due. They come back through the topic, and are decided then."""
         for ready in due:
@@ -122,20 +127,19 @@ class Trunk:
 
     def _encode_changed(self, partition: Partition) -> None:
         """Have the nodes of a large pool encoded beside the decisions, once for each change of its windows."""
-        if self._actor is None:
-            return
         for pool, state in partition.pools.items():
-            if pool not in self._encoding and self._actor.waits_for_encoding(state):
-                encode = self._encode(partition, state, node_inputs(state))
+            actors = self._models.roles(pool).actors
+            if pool not in self._encoding and any(actor.waits_for_encoding(state) for actor in actors):
+                encode = self._encode(partition, state, node_inputs(state), actors)
                 self._encoding[pool] = asyncio.get_running_loop().create_task(encode)
                 self._encoding[pool].add_done_callback(partial(self._encoded, pool))
 
-    async def _encode(self, partition: Partition, state: State, inputs: NodeInputs) -> None:
-        assert self._actor is not None
+    async def _encode(self, partition: Partition, state: State, inputs: NodeInputs, actors: tuple[Actor, ...]) -> None:
         loop = asyncio.get_running_loop()
-        encoding = await loop.run_in_executor(self._encoder, self._actor.encode, inputs)
+        encodings = [await loop.run_in_executor(self._encoder, actor.encode, inputs) for actor in actors]
         async with partition.lock:
-            self._actor.use(state, encoding)
+            for actor, encoding in zip(actors, encodings, strict=True):
+                actor.use(state, encoding)
             partition.note(Encoded(list(partition.pools).index(state.pool)))
             del self._encoding[state.pool]
 
@@ -150,9 +154,11 @@ class Trunk:
         for state in partition.pools.values():
             if not state.has_open_questions:
                 continue
-            stamp = Stamp(partition.epoch, partition.as_of)
+            stamp, roles = Stamp(partition.epoch, partition.as_of), self._models.take_up(partition, state)
             started = time.perf_counter()
-            for batch in decide(state, self._policy, self._constraints, self._settings, stamp, self._guard):
+            for batch in decide(
+                state, roles.policy, self._constraints, self._settings, stamp, self._guard, roles.canary
+            ):
                 decided = time.perf_counter()
                 metrics.DECIDE_SECONDS.observe(decided - started)
                 self._publish(partition, batch)
@@ -198,6 +204,7 @@ class Trunk:
             if self._steps.get(pool) != state.windows.step:
                 self._steps[pool] = state.windows.step
                 due += state.overdue()
+                self._breakers.look(partition, state, self._models.roles(pool).policy.version)
                 for event in state.unstarted():
                     self._publisher.send(TASK_EVENTS, pool, event, partition.number)
         metrics.ROLLBACKS.inc(len(due))

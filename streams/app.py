@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import faust
 from faust.tables.manager import TableManager
@@ -21,10 +21,15 @@ from streams.agents import Trunk, add_agents
 from streams.config import Settings
 from streams.health import HealthServer
 from streams.kafka import Publisher, member_settings
+from streams.model_topic import ModelTopic
+from streams.models import Models
 from streams.registry import codec_for
 from streams.topic_admin import check_topics
 from streams.transport import ChunkTransport
 from streams.worker import Worker
+
+if TYPE_CHECKING:
+    from policy.actor import Actor
 
 try:
     import uvloop
@@ -94,22 +99,32 @@ def build(settings: Settings) -> tuple[Worker, faust.App, HealthServer]:
     publisher = Publisher(settings.kafka, settings.topics, codec)
     worker = Worker(settings.worker, settings.kafka, settings.topics, settings.state, codec, publisher)
     publisher.on_failure = worker.fail
+    models = _models(settings, codec, actor, publisher, worker)
     worker.trunk = Trunk(
         worker.find,
         publisher,
         codec,
-        policies.looking_ahead(actor.policy() if actor else heuristic(settings.policy.name), settings.policy),
-        policies.Guard(fallback, settings.policy.deadline_ms),
+        models,
+        policies.Guard(fallback, settings.policy.deadline_ms, models.failed),
         Constraints(settings.policy.node_filter_rules),
         settings.decide,
-        actor,
     )
-    app = _app(settings, worker, codec)
+    app = _app(settings, worker, models)
     health = HealthServer(settings.worker.host, settings.worker.port, worker.is_alive, worker.is_ready)
     return worker, app, health
 
 
-def _app(settings: Settings, worker: Worker, codec: Codec) -> faust.App:
+def _models(settings: Settings, codec: Codec, actor: Actor | None, publisher: Publisher, worker: Worker) -> Models:
+    """Who decides for each pool. Where a heuristic is set, it does, whatever the topics say."""
+    policy = actor.policy() if actor else heuristic(settings.policy.name)
+    base = policies.Roles(policies.looking_ahead(policy, settings.policy), actor)
+    source = ModelTopic(settings.kafka, settings.topics, codec) if actor else None
+    models = Models(settings.policy, base, settings.topics, publisher, worker.find, source, worker.owner)
+    models.begin()
+    return models
+
+
+def _app(settings: Settings, worker: Worker, models: Models) -> faust.App:
     if not settings.kafka.bootstrap_servers:
         raise InvalidConfiguration(
             "kafka.bootstrap_servers", "is empty", "name the brokers, or let 'headrace up' start one"
@@ -144,6 +159,7 @@ def _app(settings: Settings, worker: Worker, codec: Codec) -> faust.App:
         await worker.on_revoked({tp.partition for tp in revoked})
 
     async def on_shutdown(_: Any, **__: Any) -> None:
+        models.stop()
         await worker.stop()
 
     app.on_partitions_assigned.connect(on_assigned, weak=False)
@@ -151,4 +167,5 @@ def _app(settings: Settings, worker: Worker, codec: Codec) -> faust.App:
     app.on_before_shutdown.connect(on_shutdown, weak=False)
     app.task(worker.tick)
     app.task(worker.save_regularly)
+    app.task(models.follow)
     return app

@@ -17,6 +17,7 @@ import yaml
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from policy.billing import CostSettings
+from policy.canary_stages import CanarySettings
 from policy.decide import DecideSettings
 from policy.reward import RewardWeights
 from policy.simulator import SimulatorSettings
@@ -35,6 +36,8 @@ PREFIX = "HEADRACE_"
 SEE_README = "see the table of settings in the README"
 COMMENT = re.compile(r"(?:^|\s)#", re.MULTILINE)
 """Also a text that looks like one: better refused than lost."""
+LISTS = {"node_filter_rules", "shares", "classes"}
+"""Settings that are lists."""
 NOT_SETTINGS = ("HEADRACE_CACHE", "HEADRACE_CONFIG", "HEADRACE_TEST_BOOTSTRAP")
 
 
@@ -56,16 +59,21 @@ class Settings(BaseSettings):
     policy: PolicySettings = pydantic.Field(default_factory=PolicySettings)
     reward: RewardWeights = pydantic.Field(default_factory=RewardWeights)
     cost: CostSettings = pydantic.Field(default_factory=CostSettings)
+    canary: CanarySettings = pydantic.Field(default_factory=CanarySettings)
     cluster: ClusterSettings = pydantic.Field(default_factory=ClusterSettings)
 
-    @pydantic.field_validator("policy", mode="before")
+    @pydantic.field_validator("policy", "canary", mode="before")
     @classmethod
-    def _rules_of_a_variable(cls, policy: Any) -> Any:
-        """In an environment variable the rules are a JSON list."""
-        if isinstance(policy, dict) and isinstance(policy.get("node_filter_rules"), str):
-            with suppress(ValueError):
-                return {**policy, "node_filter_rules": json.loads(policy["node_filter_rules"])}
-        return policy
+    def _lists_of_a_variable(cls, part: Any) -> Any:
+        """In an environment variable a list is a JSON list."""
+        if not isinstance(part, dict):
+            return part
+        read = dict(part)
+        for name in LISTS & part.keys():
+            if isinstance(part[name], str):
+                with suppress(ValueError):
+                    read[name] = json.loads(part[name])
+        return read
 
     @classmethod
     def settings_customise_sources(

@@ -33,10 +33,13 @@ class Installation:
         progress: Progress = lambda _: None,
         *,
         records_rewards: bool = False,
+        watches_canaries: bool = False,
     ) -> None:
         self.settings = settings
         self.records_rewards = records_rewards
+        self.watches_canaries = watches_canaries
         self.recorder: Supervised | None = None
+        self.controller: Supervised | None = None
         self.kafka = settings.kafka
         self.worker: Supervised | None = None
         self.cluster: Supervised | None = None
@@ -85,6 +88,8 @@ class Installation:
         self._wait_until_ready()
         if self.records_rewards:
             self.recorder = self._child("reward", ["--record"])
+        if self.watches_canaries:
+            self.controller = self._child("canary", ["run"])
 
     def _child(self, name: str, arguments: list[str]) -> Supervised:
         log_file = self._log_dir / f"{name}.log" if self._log_dir else None
@@ -117,7 +122,7 @@ class Installation:
         raise HeadraceError(f"the worker is not ready: {problem}{where}")
 
     def _stop(self) -> None:
-        for child in (self.recorder, self.cluster, self.worker):
+        for child in (self.controller, self.recorder, self.cluster, self.worker):
             if child is not None:
                 child.stop()
         if self._broker is not None:

@@ -63,9 +63,43 @@ REWARD_MEAN = Gauge(
     ["term"],
 )
 ACTOR = Info("headrace_actor", "The policy in use: name, version, and the provider that runs it (CUDA or CPU).")
+MODEL = Gauge(
+    "headrace_model_info",
+    "1 for the weights that decide for a pool, by role (stable, canary) and version.",
+    ["pool", "role", "version"],
+)
+CANARY_SHARE = Gauge("headrace_canary_share", "Share of the eligible workflows that the canary decides for.", ["pool"])
+CANARY_STAGE = Gauge(
+    "headrace_canary_stage", "Stage of a pool's canary, 1 for the first; 0: there is none that runs.", ["pool"]
+)
+CANARY_EVIDENCE = Gauge(
+    "headrace_canary_evidence_ratio",
+    "Evidence against the canary over what is enough to drive it back, by guard (latency, success, turnaround, cost).",
+    ["guard"],
+)
+CANARIES_ENDED = Counter(
+    "headrace_canaries_ended_total", "Canaries that ended, by how (driven back, stopped, promoted).", ["phase"]
+)
+SWAPS = Counter(
+    "headrace_model_swaps_total",
+    "New weights by what became of them: swapped, refused (they must not decide), postponed (too little memory).",
+    ["outcome"],
+)
+SWAP_SECONDS = Histogram(
+    "headrace_model_swap_seconds",
+    "Time from a choice being read to its weights deciding: loading, checks, warm-up, encoding of the nodes.",
+    buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+)
+BREAKER_OPEN = Gauge("headrace_breaker_open", "1 while a pool's load-skew breaker is open.", ["pool"])
+BREAKER_OPENINGS = Counter("headrace_breaker_openings_total", "Times that a load-skew breaker opened.")
+CPU_SPREAD = Gauge(
+    "headrace_node_cpu_spread", "Standard deviation of the nodes' CPU utilisation; 0 in pools of few nodes.", ["pool"]
+)
 
 
 def forget_pool(pool: str) -> None:
     """Export nothing of a pool that belongs to another worker now."""
     for gauge in (PENDING, RUNNING, WORKFLOWS, NODES, WINDOW_AGE):
         gauge.remove(pool)
+    for gauge in (MODEL, CANARY_SHARE, BREAKER_OPEN, CPU_SPREAD):
+        gauge.remove_by_labels({"pool": pool})

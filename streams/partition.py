@@ -76,6 +76,10 @@ class Partition:
         """Remember what was done to the states, for the evidence of the next batch."""
         self._steps += written([step])
 
+    def note_before_last(self, step: Step) -> None:
+        """Remember it as having been before the step that was noted last."""
+        self._steps[-2:-2] = written([step])
+
     def take_steps(self) -> tuple[int, ...]:
         """What was done since the last call."""
         steps, self._steps = tuple(self._steps), []

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from policy.canary import Canary
 from policy.heuristics import heuristic
 from policy.observation import Observation, Policy
 from schemas.errors import HeadraceError, InvalidConfiguration
@@ -41,6 +44,8 @@ class PolicySettings:
     """`auto`, `cuda` or `cpu`."""
     deadline_ms: float = 250.0
     """After five batches in a row that took longer than this, the fallback decides for a minute."""
+    headroom_mib: float = 256.0
+    """Memory that must stay free beside new weights; else they wait."""
     node_filter_rules: list[str] = field(default_factory=list)
     """Jinja2 expressions over `node` and `task`; a node takes a task only where all of them hold."""
     lookahead: OnlineLookaheadSettings = field(default_factory=OnlineLookaheadSettings)
@@ -54,6 +59,8 @@ class PolicySettings:
             raise InvalidConfiguration("policy.temperature", f"{self.temperature} is out of range", "give 0 to 100")
         if not self.deadline_ms > 0:
             raise InvalidConfiguration("policy.deadline_ms", f"{self.deadline_ms} is not positive", "give a time")
+        if not self.headroom_mib >= 0:
+            raise InvalidConfiguration("policy.headroom_mib", f"{self.headroom_mib} is negative", "give 0 or more")
         if self.device not in ("auto", "cuda", "cpu"):
             raise InvalidConfiguration("policy.device", f"'{self.device}'", "give auto, cuda or cpu")
         if self.lookahead.budget_ms >= self.deadline_ms:
@@ -95,31 +102,52 @@ def announce(settings: PolicySettings, actor: Actor | None) -> None:
     log.log(level, "actor.loaded", extra={"version": actor.version, "provider": actor.provider})
 
 
-class Guard:
-    """Asks the policy; where it fails, or is slow for long, the fallback."""
+@dataclass(frozen=True)
+class Roles:
+    """Who decides for a pool: one policy, or beside it a canary for a share of the work."""
 
-    def __init__(self, fallback: Policy, deadline_ms: float) -> None:
+    policy: Policy
+    actor: Actor | None = None
+    canary: Canary | None = None
+    canary_actor: Actor | None = None
+
+    @property
+    def actors(self) -> tuple[Actor, ...]:
+        """Those among them that are actors, each once."""
+        return tuple(dict.fromkeys(actor for actor in (self.actor, self.canary_actor) if actor is not None))
+
+
+OnFailure = Callable[[Policy, str, HeadraceError | ValueError | RuntimeError], None]
+"""Told of the policy that failed, and in which pool."""
+
+
+class Guard:
+    """Asks the policy; where it fails, or is slow for long, the fallback. Each version by itself."""
+
+    def __init__(self, fallback: Policy, deadline_ms: float, on_failure: OnFailure = lambda *_: None) -> None:
         self._fallback = fallback
         self._deadline_s = deadline_ms / 1000
-        self._slow = 0
-        self._rests_until = 0.0
+        self._on_failure = on_failure
+        self._slow = Counter[str]()
+        self._rests_until: dict[str, float] = {}
 
     def __call__(self, policy: Policy, seen: Observation) -> tuple[np.ndarray, Policy]:
         """The scores, and whose they are."""
         if policy.name == self._fallback.name:
             return policy.score(seen), policy
-        started = time.monotonic()
-        if started < self._rests_until:
+        started, version = time.monotonic(), policy.version
+        if started < self._rests_until.get(version, 0.0):
             return self._fall_back(seen, "slow")
         try:
             logits_bn = policy.score(seen)
         except (HeadraceError, ValueError, RuntimeError) as error:
-            log.error("actor.failed", extra={"error": str(error)})
+            log.error("actor.failed", extra={"version": version, "error": str(error)})
+            self._on_failure(policy, seen.state.pool, error)
             return self._fall_back(seen, "error")
-        self._slow = self._slow + 1 if time.monotonic() - started > self._deadline_s else 0
-        if self._slow >= SLOW_IN_A_ROW:
-            log.error("actor.slow", extra={"deadline_s": self._deadline_s, "rests_s": REST_S})
-            self._slow, self._rests_until = 0, time.monotonic() + REST_S
+        self._slow[version] = self._slow[version] + 1 if time.monotonic() - started > self._deadline_s else 0
+        if self._slow[version] >= SLOW_IN_A_ROW:
+            log.error("actor.slow", extra={"version": version, "deadline_s": self._deadline_s, "rests_s": REST_S})
+            self._slow[version], self._rests_until[version] = 0, time.monotonic() + REST_S
         return logits_bn, policy
 
     def _fall_back(self, seen: Observation, reason: str) -> tuple[np.ndarray, Policy]:

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from confluent_kafka import Consumer, Message
 
@@ -43,6 +43,8 @@ READ = (CONTROL, WORKFLOW_SUBMITTED, NODE_METRICS, TASK_READY, PLACEMENTS, TASK_
 """Causes before their effects."""
 USUAL_MS = 7 * DAY_MS
 RECORD_EVERY_S = 2.0
+See = Callable[[Topic, object, Message], None]
+"""Told of each record before it is folded."""
 MEAN_OF = 100
 """Settled decisions over which the metrics are means."""
 
@@ -58,7 +60,9 @@ class Rewards:
         pool: str,
         credits: Credits,
         since_ms: int | None = None,
+        see: See = lambda *_: None,
     ) -> None:
+        self._see = see
         self._kafka = kafka
         self._codec = codec
         self._pool = pool
@@ -82,6 +86,11 @@ class Rewards:
                 self._first_recorded = _offset(consumer, *self._recorded, since_ms - USUAL_MS)
         finally:
             consumer.close()
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """Of each topic, by the name in the catalogue, the offset after the last record that was folded."""
+        return {self._topic_of[name].name: offset for (name, _), offset in self._starts.items()}
 
     def recorded(self) -> Iterator[Reward]:
         """What the topic has; it will be no news any more. That of the 7 days before counts for what is usual."""
@@ -115,6 +124,7 @@ class Rewards:
         if record.pool != self._pool:  # type: ignore[attr-defined]
             return []
         self._checks.check(record)
+        self._see(topic, record, message)
         return self._credits.apply(record)
 
     def _order(self, message: Message) -> tuple[int, int]:

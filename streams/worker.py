@@ -99,7 +99,7 @@ class Worker:
         self._is_connected = True
         self._started = self._last_tick = time.monotonic()
         self._saved: dict[int, tuple[int, ...]] = {}
-        self._owner = f"{settings.instance or settings.group}-{os.getpid()}"
+        self.owner = f"{settings.instance or settings.group}-{os.getpid()}"
 
     def find(self, number: int) -> Partition | None:
         """The partition of this number, if it is ours."""
@@ -136,7 +136,7 @@ class Worker:
         try:
             started = time.monotonic()
             folded = await self._in_background(
-                partial(restore, partition, self._kafka, self._topics, self._codec, self._publisher, self._owner)
+                partial(restore, partition, self._kafka, self._topics, self._codec, self._publisher, self.owner)
             )
             async with partition.lock:
                 if not partition.is_revoked and self.trunk is not None:
@@ -209,7 +209,7 @@ class Worker:
             if partition.is_revoked or self._saved.get(partition.number) == partition.as_of:
                 return
             if self.trunk is not None:
-                self.trunk.tell_steps(partition)  # whoever begins with the snapshot knows where
+                self.trunk.tell_all(partition)  # whoever begins with the snapshot knows where
             as_of = partition.as_of
             offsets = {
                 **partition.offsets,

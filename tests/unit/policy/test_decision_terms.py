@@ -37,7 +37,14 @@ def test_the_weights_are_those_of_the_design_with_their_signs():
 
 @pytest.mark.parametrize(
     ("turnaround_s", "p95_s", "term"),
-    [(50.0, 200.0, 0.25), (300.0, 200.0, 1.0), (None, 200.0, 1.0), (50.0, None, 1.0), (0.0, 0.0, 1.0)],
+    [
+        (50.0, 200.0, 0.25),
+        (300.0, 200.0, 1.0),
+        (None, 200.0, 1.0),
+        (50.0, None, 1.0),
+        (0.0, 0.0, 1.0),
+        (-9.0, 0.1, 0.0),
+    ],
 )
 def test_the_makespan_is_a_share_of_what_is_usual(turnaround_s, p95_s, term):
     assert makespan_term(turnaround_s, p95_s) == term

@@ -26,7 +26,7 @@ from replay.shadow import Report, Shadow, ShadowSettings
 from replay.span import span_of
 from schemas.codec import Codec
 from schemas.errors import InvalidInput
-from schemas.topics import DECISIONS, TASK_EVENTS, partition_of
+from schemas.topics import DECISIONS, PLACEMENTS, TASK_EVENTS, partition_of
 from trainer.workloads import WorkloadSettings, example_nodes, random_workload
 
 POOL = "default"
@@ -202,3 +202,17 @@ def test_an_offset_stands_for_the_time_at_which_it_arrived(source: MemorySource)
 def test_what_is_no_time_is_refused(source: MemorySource, since, until, problem: str) -> None:
     with pytest.raises(InvalidInput, match=problem):
         span_of(since, until, source, NUMBER, START_MS)
+
+
+def test_placements_that_died_with_their_owner_are_counted_and_no_difference(source: MemorySource) -> None:
+    cut = MemorySource(source.topics)
+    for topic in player(source)._bounds:
+        _, end = source.bounds(topic, NUMBER)
+        for stored in source.read(topic, NUMBER, 0, end - 2 * (topic is PLACEMENTS)):
+            cut.put_bytes(topic, NUMBER, stored.value() or b"", stored.timestamp()[1])
+
+    found = verifier("heft").verify(player(cut), Range())
+
+    assert found.is_exact
+    assert found.unpublished == 2
+    assert found.placements + 2 == verifier("heft").verify(player(source), Range()).placements

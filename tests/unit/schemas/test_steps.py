@@ -7,13 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import InvalidRecord
-from schemas.steps import FOLD_ORDER, Encoded, Restored, Took, read, written
+from schemas.records import WorkflowClass
+from schemas.steps import FOLD_ORDER, Encoded, Restored, Took, Uses, read, written
 from schemas.topics import STATE_INPUTS
 
 OFFSET = st.integers(0, 2**40)
+VERSION = st.text("0123456789abcdef", max_size=12)
+SHARE = st.integers(0, 10_000).map(lambda parts: parts / 10_000)
+CLASSES = st.frozensets(st.sampled_from(WorkflowClass))
 STEP = st.one_of(
     st.builds(Took, st.sampled_from(STATE_INPUTS), OFFSET),
     st.builds(Encoded, st.integers(0, 1000)),
+    st.builds(Uses, st.integers(0, 1000), VERSION, VERSION, SHARE, CLASSES, st.booleans()),
     st.builds(Restored, st.integers(-1, 2**41), st.tuples(*[st.tuples(OFFSET, OFFSET)] * len(FOLD_ORDER))),
 )
 

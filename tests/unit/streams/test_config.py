@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import InvalidConfiguration
+from schemas.records import WorkflowClass
 from streams.config import PREFIX, Settings, load
 
 pytestmark = pytest.mark.usefixtures("no_variables")
@@ -183,3 +184,13 @@ def test_settings_cannot_be_changed_after_they_are_read() -> None:
 
     with pytest.raises(ValueError, match="frozen"):
         settings.pool = "another"
+
+
+def test_a_list_in_a_variable_is_a_json_list(no_variables: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CANARY__SHARES", "[0.05, 1]")
+    monkeypatch.setenv("HEADRACE_CANARY__CLASSES", '["etl_batch"]')
+    monkeypatch.setenv("HEADRACE_CANARY__GUARDRAILS__ALPHA", "0.05")
+
+    found = load().canary
+
+    assert (found.shares, found.classes, found.guardrails.alpha) == ((0.05, 1.0), (WorkflowClass.ETL_BATCH,), 0.05)
