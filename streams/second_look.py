@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from statistics import median
 
 import numpy as np
@@ -64,8 +65,9 @@ def looking_twice(
     return with_lookahead(policy, RolloutSettings(samples=samples))
 
 
+@cache
 def affordable(budget_ms: float, clock_s: Callable[[], float]) -> int:
-    """How many samples take so long, as a measurement says; no more than are of use."""
+    """How many samples take so long, as a measurement says that a process makes once; no more than are of use."""
     usual = RolloutSettings()
     few = replace(usual, samples=FEWEST_SAMPLES)
     policy, seen = with_lookahead(heuristic("srcp"), few), _a_decision()

@@ -45,9 +45,12 @@ def test_time_becomes_as_many_samples_as_fit_into_it_and_no_more_than_are_of_use
 
 
 def test_a_worker_measures_once_and_its_policy_says_how_often_it_plays():
-    policy = looking_twice(heuristic("srcp"), OnlineLookaheadSettings(budget_ms=8.5), clock_of(0.004))
+    look, clock_s = OnlineLookaheadSettings(budget_ms=8.5), clock_of(0.004)
 
-    assert policy.name == "srcp+lookahead/8"
+    first, second = (looking_twice(heuristic(name), look, clock_s) for name in ("srcp", "heft"))
+
+    assert (first.name, second.name) == ("srcp+lookahead/8", "heft+lookahead/8")
+    assert clock_s() == pytest.approx(0.004 * 10)  # five times before and after, and no more
 
 
 def test_a_number_of_samples_that_is_given_needs_no_clock():
