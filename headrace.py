@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from replay import commands as replay_commands
+from replay import fine_tune_command
 from schemas.errors import HeadraceError
 from streams import model_commands
 
@@ -41,6 +42,7 @@ app.add_typer(topics_app, name="topics")
 train_app = typer.Typer(invoke_without_command=True)
 app.add_typer(train_app, name="train")
 replay_commands.add_to(app)
+fine_tune_command.add_to(app)
 model_commands.add_to(app)
 
 Files = Annotated[list[Path], typer.Argument(help="Workflow files: headrace's YAML or JSON, or WfFormat 1.2 to 1.5.")]

@@ -67,6 +67,8 @@ class Manifest:
     config: str = ""
     statistics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Of each feature, how it was distributed where they were trained."""
+    learned_from: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Of weights that learnt from a log: "topic/partition" -> the first offset read, and the one after the last."""
     order: Mapping[str, float] = field(default_factory=lambda: dict(SHORTEST_PATH))
     """By which waiting tasks are ordered: weights of ORDER_FEATURES, the largest sum first."""
 
