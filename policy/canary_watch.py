@@ -195,6 +195,11 @@ class CanaryWatch:
         return ratio
 
 
+def _is_actor(record: Placement) -> bool:
+    """Whether an actor decided, with a second look or without."""
+    return record.policy.split("+")[0] == ACTOR
+
+
 def _bound(known: dict[Any, Any]) -> None:
     if len(known) > MOST_KNOWN:
         del known[next(iter(known))]

@@ -339,8 +339,9 @@ def _exported(tuned: Tuned, parent: WeightSet, about: Report, tuning: FineTuneSe
     """The candidate as a set of weights, with where it comes from. Raises UnusableWeights."""
     manifest = parent.manifest
     low, high = about.learned_from[f"{DECISIONS.name}/{_partition(about)}"]
-    emergency = " --emergency" if about.kind == Kind.EMERGENCY else ""
-    command = f"headrace fine-tune --from @{low} --to @{max(low, high - 1)} --rate {tuning.learning_rate:g} --seed {tuning.seed}{emergency}"
+    how = f"--rate {tuning.learning_rate:g} --seed {tuning.seed}"
+    how += " --emergency" if about.kind == Kind.EMERGENCY else ""
+    command = f"headrace fine-tune --from @{low} --to @{max(low, high - 1)} {how}"
     origin = Origin(
         f"{manifest.command} --out parent && {command} --weights parent",
         tuning.seed,
