@@ -13,7 +13,6 @@ from typing import Any
 
 from policy.canary import is_eligible
 from policy.ledger import AttemptKey
-from policy.online_lookahead import SUFFIX
 from policy.sequential import Guardrails
 from schemas.records import (
     EventKind,
@@ -203,8 +202,3 @@ def _is_actor(record: Placement) -> bool:
 def _bound(known: dict[Any, Any]) -> None:
     if len(known) > MOST_KNOWN:
         del known[next(iter(known))]
-
-
-def _is_actor(record: Placement) -> bool:
-    """Whether an actor decided, with or without a second look."""
-    return record.policy.partition(SUFFIX)[0] == ACTOR

@@ -172,16 +172,6 @@ def test_a_stand_in_is_odd(policy: str, what: str) -> None:
     assert watch.take_odd() is None
 
 
-def test_an_actor_that_looks_twice_is_no_stand_in() -> None:
-    watch, heard = a_watch()
-
-    see(watch, (a_workflow(), 0), (a_ready(), 0), (decided("new", "actor+lookahead/8"), 10))
-    watch.end_batch()
-
-    assert heard == [("decision", True, 0.01)]
-    assert watch.take_odd() is None
-
-
 def test_what_is_kept_goes_on() -> None:
     watch = CanaryWatch("new", ALL, Guardrails())
     for at in range(6):
