@@ -32,6 +32,7 @@ from tests.eventually import eventually
 from tests.topic_records import records_of
 from tests.worker_process import WorkerProcess
 
+pytestmark = [pytest.mark.kafka, pytest.mark.journey]
 POOL = "default"
 SHIPPED = shipped_weights()
 OWN = SHIPPED.manifest.version

@@ -40,7 +40,7 @@ from tests.worker_process import WorkerProcess
 from tests.workload import some_work
 from trainer.fine_tune import FineTuneSettings
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.journey]
 __all__ = ["at_broker", "publisher"]  # fixtures
 NODES = [replace(spec, gpu=2, gpu_memory_bytes=40 * GIB) for spec in FAST_AND_SLOW]
 TUNING = RunSettings(
