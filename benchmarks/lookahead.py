@@ -86,7 +86,7 @@ def main() -> None:
     }
     alone = {seed: played(specs, work[seed], actor, seed) for seed in SEEDS}
     greedy = replace(actor, temperature=0.0)  # a switch leaves nothing to chance: what of a gain comes from that alone?
-    looking = [with_lookahead(actor, RolloutSettings(samples=samples), lambda: lambda: True) for samples in SAMPLES]
+    looking = [with_lookahead(actor, RolloutSettings(samples=samples)) for samples in SAMPLES]
     for samples, policy in zip((0, *SAMPLES), (greedy, *looking), strict=True):
         with_it = {seed: played(specs, work[seed], policy, seed) for seed in SEEDS}
         turnaround = [100 * (with_it[seed].turnaround_s / alone[seed].turnaround_s - 1) for seed in SEEDS]

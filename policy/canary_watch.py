@@ -150,7 +150,7 @@ class CanaryWatch:
         if record.outcome != Outcome.PLACED:
             return  # it was decided at once; when room is found says nothing about who decides
         self._note_odd(record, is_new)
-        group = record.model_version == self._version if record.policy == ACTOR and is_since else None
+        group = record.model_version == self._version if _is_actor(record) and is_since else None
         if flow is not None:
             is_other = flow.is_decided and flow.is_canary != group
             flow.is_canary, flow.is_decided = None if is_other else group, True
@@ -164,7 +164,7 @@ class CanaryWatch:
                 self._late(group, at_ms, max(0.0, (at_ms - ready_ms) / 1000))
 
     def _note_odd(self, record: Placement, is_new: bool) -> None:
-        if is_new and record.policy != ACTOR:
+        if is_new and not _is_actor(record):
             self.odd = (
                 "the load-skew breaker was open"
                 if record.policy == IN_TURN
@@ -192,6 +192,11 @@ class CanaryWatch:
         if is_new:
             self._cost_logs, self._costs = self._cost_logs + log, self._costs + 1
         return ratio
+
+
+def _is_actor(record: Placement) -> bool:
+    """Whether an actor decided, with a second look or without."""
+    return record.policy.split("+")[0] == ACTOR
 
 
 def _bound(known: dict[Any, Any]) -> None:

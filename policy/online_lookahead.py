@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
@@ -26,7 +26,7 @@ from policy.workflows import NONE, Status, TaskState, Workflow
 from schemas.errors import InvalidConfiguration
 
 SUFFIX = "+lookahead"
-"""Of the name of a policy that looks ahead."""
+"""Of the name of a policy that looks ahead; the number of samples follows."""
 CPU, GPU = 0, 2
 FEWEST_SAMPLES = 4
 """A gain that fewer show is none: its error is not known."""
@@ -36,11 +36,6 @@ UNENDED = 0.1
 """Share of its expected time that an attempt has left at least, however long it has run."""
 HOUR_S = 3600.0
 
-HasTime = Callable[[], bool]
-"""Whether one more sample may be played; asked before each."""
-StartClock = Callable[[], HasTime]
-"""Called when a task's samples begin."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutSettings:
@@ -49,7 +44,7 @@ class RolloutSettings:
     candidates: int = 3
     """Nodes that are tried: the policy's choice, and those of its best scores beside it."""
     samples: int = 24
-    """Most samples of a task; each plays every candidate once, under the same noise."""
+    """Samples of a task; each plays every candidate once, under the same noise."""
     runtime_noise: float = 0.35
     """Standard deviation of the logarithm of run times."""
     placements: int = 100
@@ -65,30 +60,30 @@ class RolloutSettings:
                 )
 
 
-def with_lookahead(policy: Policy, settings: RolloutSettings, start_clock: StartClock) -> Policy:
-    """The policy, its choices switched where that promises more; its name says that it looks ahead.
+def with_lookahead(policy: Policy, settings: RolloutSettings) -> Policy:
+    """The policy, its choices switched where that promises more; its name says that it looks ahead, and how far.
 
-    With a clock that always has time the same state makes the same decision.
+    The same state makes the same decision.
     """
 
     def score(seen: Observation) -> np.ndarray:
         logits_bn = policy.score(seen)
         for row in range(len(seen.tasks)):
-            logits_bn = _looked_ahead(seen, row, logits_bn, policy, settings, start_clock())
+            logits_bn = _looked_ahead(seen, row, logits_bn, policy, settings)
         return logits_bn
 
-    return replace(policy, name=policy.name + SUFFIX, score=score, max_batch=1)
+    return replace(policy, name=f"{policy.name}{SUFFIX}/{settings.samples}", score=score, max_batch=1)
 
 
 def _looked_ahead(
-    seen: Observation, row: int, logits_bn: np.ndarray, policy: Policy, settings: RolloutSettings, has_time: HasTime
+    seen: Observation, row: int, logits_bn: np.ndarray, policy: Policy, settings: RolloutSettings
 ) -> np.ndarray:
     """The scores, in which another node is above all others where it is better than the policy's own choice."""
     temperature = policy.temperature
     candidates = _candidates(seen, row, logits_bn, temperature, settings.candidates)
     if len(candidates) < 2:
         return logits_bn
-    switched = _better(_Outlook(seen, row, settings), candidates, settings, has_time)
+    switched = _better(_Outlook(seen, row, settings), candidates, settings)
     if switched is None:
         return logits_bn
     best = float(masked(logits_bn[row], seen.mask_bn[row]).max())
@@ -109,18 +104,15 @@ def _candidates(seen: Observation, row: int, logits_bn: np.ndarray, temperature:
     return [choice.node, *[node for node in best if node != choice.node][: count - 1]]
 
 
-def _better(outlook: _Outlook, candidates: Sequence[int], settings: RolloutSettings, has_time: HasTime) -> int | None:
+def _better(outlook: _Outlook, candidates: Sequence[int], settings: RolloutSettings) -> int | None:
     """The candidate that is better than the first beyond its error, and most of these; None: none is."""
-    loss_sc: list[list[float]] = []
-    while len(loss_sc) < settings.samples and has_time():
-        noise_t, noise_a = outlook.noise(len(loss_sc))
-        loss_sc.append([outlook.loss_s(node, noise_t, noise_a) for node in candidates])
-    if len(loss_sc) < FEWEST_SAMPLES:
+    if settings.samples < FEWEST_SAMPLES:
         return None
-    losses = np.array(loss_sc)
+    noises = [outlook.noise(sample) for sample in range(settings.samples)]
+    losses = np.array([[outlook.loss_s(node, *noise) for node in candidates] for noise in noises])
     gain_sc = losses[:, :1] - losses[:, 1:]
     mean_c = gain_sc.mean(axis=0)
-    error_c = gain_sc.std(axis=0, ddof=1) / math.sqrt(len(gain_sc))
+    error_c = gain_sc.std(axis=0, ddof=1) / math.sqrt(settings.samples)
     sure_c = np.where(mean_c > np.maximum(settings.sure * error_c, 1e-9), mean_c, -np.inf)
     best = int(sure_c.argmax())
     return candidates[1 + best] if np.isfinite(sure_c[best]) else None

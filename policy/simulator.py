@@ -37,7 +37,7 @@ SPECS_EVERY = 4
 """Samples between two repeats of the nodes' specifications."""
 FIRST_PLACES = 64
 SCHEDULED = 64
-"""Losses and slow spells of a node after which they repeat."""
+"""Losses of a node, after which they repeat; its slow spells and its latency spikes, after which there are no more."""
 HOUR_MS = 3_600_000
 CAPACITY_LABEL, SPOT = "capacity", "spot"
 """The label of a node that may be taken back, and its value."""
@@ -68,7 +68,7 @@ class SimulatorSettings:
     slow_factor: float = 2.5
     """How many times as long an attempt takes that starts in one."""
     crowding: float = 0.0
-    """How much longer attempts take on a node whose cpu is full; it begins at 60 %."""
+    """How much longer attempts take on a node whose cpu is full; it begins at 50 %."""
     latency_spikes_per_hour: float = 0.0
     """How often the link of each node is slow for a while, per hour of event time; its measured latency shows it."""
     latency_spike_s: float = 120.0

@@ -9,7 +9,7 @@ from policy.canary import Canary
 from schemas.steps import Uses
 from streams.installation import require_broker
 from streams.model_topic import ModelTopic
-from streams.policies import Roles
+from streams.policies import PolicySettings, Roles, looking_ahead
 from streams.registry import codec_for
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ class Cast:
     load  all others
     """
 
-    def __init__(self, own: Roles, load: Load) -> None:
+    def __init__(self, own: Roles, load: Load, settings: PolicySettings | None = None) -> None:
+        """settings  as the worker's, where decisions were looked at twice"""
+        self._settings = settings or PolicySettings()
         self._own = own
         self._load = load
         self._actors: dict[str, Actor] = {own.actor.version: own.actor} if own.actor else {}
@@ -39,11 +41,16 @@ class Cast:
         stable = self._own
         if uses.stable and (self._own.actor is None or uses.stable != self._own.actor.version):
             actor = self._actor(uses.stable)
-            stable = Roles(actor.policy(), actor)
+            stable = Roles(looking_ahead(actor.policy(), self._settings), actor)
         if not uses.canary:
             return stable
         actor = self._actor(uses.canary)
-        return Roles(stable.policy, stable.actor, Canary(actor.policy(), uses.share, uses.classes), actor)
+        return Roles(
+            stable.policy,
+            stable.actor,
+            Canary(looking_ahead(actor.policy(), self._settings), uses.share, uses.classes),
+            actor,
+        )
 
     def _actor(self, version: str) -> Actor:
         if version not in self._actors:

@@ -97,8 +97,8 @@ def replay(
     actor = None
     if settings.policy.name == "actor":
         actor = policies.build_actor(settings.policy, synchronous=False)
-    policy = actor.policy() if actor else policies.build(settings.policy)
-    cast = Cast(policies.Roles(policy, actor), published(settings))
+    policy = policies.looking_ahead(actor.policy(), settings.policy) if actor else policies.build(settings.policy)
+    cast = Cast(policies.Roles(policy, actor), published(settings), settings.policy)
     is_exact = True
     for number in numbers_of(settings, source, all_pools):
         wanted = span_of(since, until, source, number, int(1000 * time.time()))

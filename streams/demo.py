@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 
 from policy.episode import POOL, Episode, EpisodeSettings
+from policy.simulator import with_spot
 from policy.summary import Summary, summarise
 from policy.trace import Trace, cluster_object
 from policy.workflows import from_record
@@ -56,6 +57,7 @@ def run(
     console: Console,
 ) -> bool:
     """Place these workflows; returns whether every task finished. Raises HeadraceError."""
+    specs = with_spot(specs, settings.cluster.simulator)
     for workflow in workflows:
         check_fits(workflow, specs, f"workflow {workflow.workflow_id}")
     if out is not None:

@@ -107,10 +107,12 @@ class Models:
 
         Of a state that no round was decided on yet, the evidence tells the roles where they are not the worker's own.
         """
-        roles = self.roles(state.pool)
-        if self._taken_up.get(state, self._base) is not roles:
-            partition.note_before_last(_told(partition, state.pool, roles))
+        roles, before = self.roles(state.pool), self._taken_up.get(state)
+        if before is not roles:
+            if roles is not (before or self._base):
+                partition.note_before_last(_told(partition, state.pool, roles))
             self._taken_up[state] = roles
+            self._show(state.pool)
         return roles
 
     def tell_again(self, partition: Partition) -> None:

@@ -15,9 +15,9 @@ import numpy as np
 from policy.canary import Canary
 from policy.heuristics import heuristic
 from policy.observation import Observation, Policy
-from policy.online_lookahead import HasTime, RolloutSettings, with_lookahead
 from schemas.errors import HeadraceError, InvalidConfiguration
 from streams import metrics
+from streams.second_look import OnlineLookaheadSettings, looking_twice
 
 if TYPE_CHECKING:
     from policy.actor import Actor
@@ -26,18 +26,6 @@ log = logging.getLogger("headrace.policy")
 
 SLOW_IN_A_ROW = 5
 REST_S = 60.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class OnlineLookaheadSettings:
-    """Whether decisions are looked at twice (`policy.online_lookahead`)."""
-
-    budget_ms: float = 0.0
-    """Time for one task, so that no more than 1000 / budget_ms tasks a second are placed; 0: none, nothing is tried."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.budget_ms < float("inf"):
-            raise InvalidConfiguration("policy.lookahead.budget_ms", f"{self.budget_ms} is no time", "give 0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +75,7 @@ def build(settings: PolicySettings) -> Policy:
     """The policy of this name. Raises InvalidConfiguration or UnusableWeights."""
     if settings.name != "actor":
         return heuristic(settings.name)
-    return build_actor(settings).policy()
+    return looking_ahead(build_actor(settings).policy(), settings)
 
 
 def build_actor(settings: PolicySettings, *, synchronous: bool = True) -> Actor:
@@ -101,15 +89,7 @@ def build_actor(settings: PolicySettings, *, synchronous: bool = True) -> Actor:
 
 def looking_ahead(policy: Policy, settings: PolicySettings) -> Policy:
     """The policy as it decides under these settings: with a second look where they give it time."""
-    budget_s = settings.lookahead.budget_ms / 1000
-    if budget_s == 0:
-        return policy
-
-    def start_clock() -> HasTime:
-        until = time.monotonic() + budget_s
-        return lambda: time.monotonic() < until
-
-    return with_lookahead(policy, RolloutSettings(), start_clock)
+    return looking_twice(policy, settings.lookahead)
 
 
 def announce(settings: PolicySettings, actor: Actor | None) -> None:

@@ -19,6 +19,7 @@ TROUBLES: Mapping[str, SimulatorSettings] = {
     "node losses": replace(CLUSTER, node_losses_per_hour=10 * CLUSTER.node_losses_per_hour),
     "stragglers": replace(CLUSTER, slow_spells_per_hour=10 * CLUSTER.slow_spells_per_hour, runtime_noise=0.6),
     "latency": replace(CLUSTER, latency_spikes_per_hour=4.0),
+    "spot": replace(CLUSTER, spot_share=0.5, spot_interruptions_per_hour=1.0),
 }
 """What the adversary may bring, beside the usual cluster."""
 RECORDED = "recorded"

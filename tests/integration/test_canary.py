@@ -32,12 +32,11 @@ from tests.eventually import eventually
 from tests.topic_records import records_of
 from tests.worker_process import WorkerProcess
 
+pytestmark = [pytest.mark.kafka, pytest.mark.journey]
 POOL = "default"
 SHIPPED = shipped_weights()
 OWN = SHIPPED.manifest.version
-FAST_AND_SLOW = [
-    NodeSpec(f"n{at:02}", 32.0, 128 * GIB, speed=2.0 if at % 2 else 0.25, price_per_hour=1.0) for at in range(12)
-]
+FAST_AND_SLOW = [NodeSpec(f"n{at:02}", 32.0, 128 * GIB, speed=2.0 if at % 2 else 0.25) for at in range(12)]
 PATIENT = GuardrailSettings(latency_p99_s=30.0)  # this machine may be busy with other things
 END_S = 30.0
 

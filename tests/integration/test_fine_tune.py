@@ -29,7 +29,7 @@ from tests.recorded_run import record_run
 from tests.workload import POOL, some_work
 from trainer.fine_tune import FineTuneSettings
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.journey]
 NUMBER = partition_of(POOL, 4)
 WORKFLOWS = 30
 

@@ -41,7 +41,7 @@ from tests.worker_process import WorkerProcess
 from tests.workload import POOL, SPECS, some_work
 from trainer.workloads import example_nodes
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.journey]
 NUMBER = partition_of(POOL, 4)
 WORKFLOWS = 30
 

@@ -33,7 +33,7 @@ NUMBER = partition_of(POOL, 4)
 DRAIN_S = 20.0
 NEVER_S = 3600
 RESTORED = 6000
-SLOW = 25.0
+SLOW = 18.0
 """A time scale at which attempts outlast a restart."""
 ROOM, TASKS = 4, 10
 

@@ -81,6 +81,15 @@ def test_a_decision_takes_from_its_ready_record_to_its_placement_and_a_batch_cou
     assert (watch.take_decisions(), watch.take_decisions()) == (2, 0)
 
 
+def test_an_actor_that_looks_ahead_is_one() -> None:
+    watch, heard = a_watch()
+
+    see(watch, (a_workflow(), 0), (decided("new", "actor+lookahead"), 1), (an_event(EventKind.FINISHED), 2))
+
+    assert heard == [("attempt", True, True)]
+    assert watch.take_odd() is None
+
+
 def test_a_wait_for_room_is_not_the_time_of_a_decision() -> None:
     watch, heard = a_watch()
     see(watch, (a_workflow(), 1000), (a_ready(), 1000))

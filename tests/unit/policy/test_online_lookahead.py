@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -26,20 +25,6 @@ from trainer.workloads import WorkloadSettings, example_nodes, random_workload
 SETTINGS = RolloutSettings(samples=12)
 
 
-def always():
-    return lambda: True
-
-
-def so_often(count: int):
-    """A clock that has time for so many samples of each task."""
-
-    def start():
-        left = itertools.chain([True] * count, itertools.repeat(False))
-        return lambda: next(left)
-
-    return start
-
-
 def prefers_last(seen: Observation) -> np.ndarray:
     return np.tile(np.arange(seen.mask_bn.shape[1], dtype=np.float32), (len(seen.tasks), 1))
 
@@ -47,8 +32,8 @@ def prefers_last(seen: Observation) -> np.ndarray:
 LAST = Policy("last", prefers_last, lambda rows: -rows.arrival_p)
 
 
-def looking(policy: Policy = LAST, clock=always, **changes: float) -> Policy:
-    return with_lookahead(policy, replace(SETTINGS, **changes), clock)
+def looking(policy: Policy = LAST, **changes: float) -> Policy:
+    return with_lookahead(policy, replace(SETTINGS, **changes))
 
 
 def fast_and_slow():
@@ -64,7 +49,7 @@ def test_a_node_that_is_surely_better_is_taken_instead():
     (placement,) = decided(fast_and_slow(), looking())
 
     assert placement.node_id == "fast"
-    assert placement.policy == "last+lookahead"
+    assert placement.policy == "last+lookahead/12"
 
 
 def test_a_switch_holds_whatever_is_drawn_from_the_softmax():
@@ -85,14 +70,14 @@ def test_nodes_that_are_alike_leave_the_choice_as_it_is():
 
 
 @pytest.mark.parametrize("count", [0, FEWEST_SAMPLES - 1])
-def test_without_time_for_enough_samples_nothing_is_switched(count):
+def test_without_enough_samples_nothing_is_switched(count):
     seen = an_observation(fast_and_slow())
 
-    np.testing.assert_array_equal(looking(clock=so_often(count)).score(seen), LAST.score(seen))
+    np.testing.assert_array_equal(looking(samples=count).score(seen), LAST.score(seen))
 
 
-def test_time_for_enough_samples_is_enough():
-    assert looking(clock=so_often(FEWEST_SAMPLES)).score(an_observation(fast_and_slow()))[0].argmax() == 0
+def test_the_fewest_samples_are_enough():
+    assert looking(samples=FEWEST_SAMPLES).score(an_observation(fast_and_slow()))[0].argmax() == 0
 
 
 def test_a_gain_must_exceed_its_error():

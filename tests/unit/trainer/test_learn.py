@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from policy.simulator import is_spot
 from policy.weight_set import Manifest, WeightSet, read_weights
 from schemas.errors import InvalidConfiguration
 from trainer import learn as learning
@@ -281,3 +282,13 @@ def test_a_stage_ships_only_where_it_is_better_for_sure():
 
     assert best_of({linear: weights(0, 0), unsure: weights(0.02, 0.03)}, linear)[0] == linear
     assert best_of({linear: weights(0, 0), unsure: weights(0.02, 0.03), sure: weights(0.01, 0.005)}, linear)[0] == sure
+
+
+def test_the_adversary_s_latency_and_spot_nodes_are_the_simulator_s():
+    calm, latency, spot = (Lesson((2, 5), trouble, 0).course(1) for trouble in (CALM, "latency", "spot"))
+
+    spikes = [course.machines().spike_ms_nk.shape[1] > 0 for course in (calm, latency, spot)]
+    spot_nodes = [sum(map(is_spot, course.specs)) for course in (calm, latency, spot)]
+
+    assert spikes == [False, True, False]
+    assert spot_nodes == [0, 0, len(spot.specs) // 2]
