@@ -140,6 +140,8 @@ class Report:
     """Of them, of attempts that were migrated or failed."""
     held_out: int = 0
     """Judged by."""
+    is_cut_short: bool = False
+    """Whether reading took too long, so that the newest decisions are missing."""
     skipped: Mapping[str, int] = field(default_factory=dict)
     """Decisions that could not be learnt from, by why."""
     left_out: Mapping[str, int] = field(default_factory=dict)
@@ -177,6 +179,7 @@ class Learnable:
     skipped: Mapping[str, int]
     left_out: Mapping[str, int]
     refusals: Sequence[str]
+    is_cut_short: bool
 
 
 Clock = Callable[[], float]
@@ -214,6 +217,7 @@ def run(
         held_out=len(found.held),
         skipped=found.skipped,
         left_out=found.left_out,
+        is_cut_short=found.is_cut_short,
     )
     report, weights = _learn(found, parent, about, settings, lambda: clock() - started, learn)
     report = replace(report, seconds=round(clock() - started, 1))
@@ -304,6 +308,11 @@ def _read(
     player = Player(source, codec, number, deployment.state)
     in_time = itertools.takewhile(lambda _: passed_s() < READ_SHARE * settings.budget_s, reader.read(player, wanted))
     seen = newest(in_time, settings.memory_mib * MIB)
+    is_cut_short = passed_s() >= READ_SHARE * settings.budget_s
+    spans, decisions = _spans(source, number, wanted), f"{DECISIONS.name}/{number}"
+    if is_cut_short:
+        low = spans[decisions][0]
+        spans[decisions] = (low, seen[-1].offset + 1 if seen else low)
     is_emergency = settings.kind == Kind.EMERGENCY
     held = [one for one in seen if is_held_out(one.key[0], settings.held_out)]
     learnt = [
@@ -315,10 +324,11 @@ def _read(
         learnt,
         held,
         ended,
-        _spans(source, number, wanted),
+        spans,
         reader.skipped,
         {str(kind): count for kind, count in checked.report.counts.items()},
         checked.report.refusals,
+        is_cut_short,
     )
 
 
