@@ -165,6 +165,8 @@ class Shadow:
         self._settle(state.now_ms)
         if state.pool != self._credits.pool or not batch.width or not any(batch.node_ids):
             return
+        if state.breaker.turns:
+            return  # the breaker decides, whoever the policy is
         log_probs = {(p.workflow_id, p.task_id, p.attempt): p.log_prob for p in placements}
         choices = self._choose(state, batch, log_probs)
         self.report.policies[batch.policy] = self.report.policies.get(batch.policy, 0) + len(choices)

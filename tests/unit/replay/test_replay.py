@@ -104,6 +104,7 @@ def test_a_candidate_that_is_the_incumbent_differs_in_nothing(source: MemorySour
     report = shadowed(source, HEURISTICS["heft"])
 
     assert report.agreed == report.decisions
+    assert set(report.policies) == {"heft"}  # and not the breaker's round robin, though it was open for a while
     assert [(pair.makespan, pair.cost) for pair in report.pairs] == [(0.0, 0.0)] * len(report.pairs)
     assert len(report.pairs) > 3
     assert {weighed.weight for weighed in report.weighed} == {1.0}
