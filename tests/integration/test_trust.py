@@ -45,7 +45,7 @@ __all__ = ["at_broker", "publisher"]  # fixtures
 NODES = [replace(spec, gpu=2, gpu_memory_bytes=40 * GIB) for spec in FAST_AND_SLOW]
 TUNING = RunSettings(
     out=Path(),
-    tuning=FineTuneSettings(steps=10, learning_rate=1e-4),
+    tuning=FineTuneSettings(steps=10, learning_rate=1e-7),  # two scenarios would judge more by chance
     scenarios=2,
     processes=1,
     least_decisions=50,
