@@ -10,7 +10,7 @@ import numpy as np
 from policy.episode import POOL, Episode, EpisodeSettings
 from policy.heuristics import heuristic
 from policy.simulator import SimulatorSettings
-from policy.state import State
+from policy.state import State, StateSettings
 from policy.trace import Trace
 from schemas.records import NodeMetrics, NodeSpec, WorkflowSubmitted
 from trainer.workloads import WorkloadSettings, example_nodes, random_workload
@@ -29,8 +29,8 @@ class _ListeningTrace(Trace):
 class _ListeningState(State):
     """Hears the samples, which the trace does not."""
 
-    def __init__(self, records: list[object]) -> None:
-        super().__init__(POOL)
+    def __init__(self, records: list[object], settings: StateSettings) -> None:
+        super().__init__(POOL, settings)
         self.records = records
 
     def apply(self, record: Any) -> Any:
@@ -54,5 +54,6 @@ def records_of(
     """The same of these workflows."""
     records: list[object] = []
     episode = Episode(specs, submitted, heuristic("srcp"), settings)
-    episode.state, episode.trace = _ListeningState(records), _ListeningTrace(records)
+    episode.state = _ListeningState(records, episode.state.settings)
+    episode.trace = _ListeningTrace(records)
     return records, episode.run(), tuple(specs)

@@ -91,6 +91,18 @@ class Gap:
         return replace(self.now, **self.changes())
 
 
+BY_HAND = (
+    "latency_spikes_per_hour",
+    "latency_spike_s",
+    "latency_factor",
+    "spot_share",
+    "spot_price_factor",
+    "spot_interruptions_per_hour",
+    "spot_repair_s",
+)
+"""Settings that are not fitted: losses do not say which were interruptions, nor transfers which met a spike."""
+
+
 def gap_of(log: RunLog, episode: EpisodeSettings, policy: Policy) -> Gap:
     """Compare a run with the simulator, and with its own workflows played again under this policy.
 
@@ -131,6 +143,10 @@ def find_gap(measured: Measured, now: SimulatorSettings) -> Gap:
         _of_failures(measured, now),
         _of_losses(measured, now),
         _of_repairs(measured.repair_s_l, now),
+        *(
+            _unknown(name, 0, getattr(now, name), "it is not fitted; set what you know of your cluster")
+            for name in BY_HAND
+        ),
     )
     gap = Gap(now, findings, {}, measured.remarks)
     after = gap.suggested()

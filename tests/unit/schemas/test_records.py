@@ -15,7 +15,7 @@ from schemas.codec import schema_text
 from schemas.conversion import optional
 from schemas.topics import CATALOGUE
 
-RECORDS = [topic.record for topic in CATALOGUE]
+RECORDS = list(dict.fromkeys(topic.record for topic in CATALOGUE))
 EVERY = pytest.mark.parametrize("record", RECORDS, ids=lambda r: r.__name__)
 SCALARS = {str: "string", int: "long", float: "double", bool: "boolean", bytes: "bytes"}
 

@@ -29,6 +29,7 @@ from tests.command_line import CommandLine
 from tests.recorded_episode import recorded_episode
 from tests.traces import trace_path
 from trainer.gap import (
+    BY_HAND,
     CHANGE,
     KEEP,
     LEAST_RUNS,
@@ -96,7 +97,14 @@ def folder(recorded, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", [f.name for f in fields(SimulatorSettings) if f.name != "seed"])
+@pytest.mark.parametrize("name", BY_HAND)
+def test_what_is_not_fitted_is_said_and_kept(found, name):
+    assert named(found, name).verdict == UNKNOWN
+    assert "not fitted" in named(found, name).advice
+    assert getattr(found.suggested(), name) == getattr(found.now, name)
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(SimulatorSettings) if f.name not in ("seed", *BY_HAND)])
 def test_every_setting_is_found_within_its_interval(found, name):
     finding = named(found, name)
 
