@@ -43,7 +43,7 @@ class Fidelity:
     """Rows in them."""
     placements: int = 0
     unpublished: int = 0
-    """Placements of the last batches of owners that died before Kafka had them: they never took effect."""
+    """Placements of the last batches of owners that died before Kafka had them, or their evidence, as far as known."""
     skipped: int = 0
     """Batches that could not be compared, since one before them differed."""
     differences: list[Difference] = field(default_factory=list)
@@ -70,17 +70,29 @@ class Verifier:
         self._constraints = constraints
         self._settings = settings
         self._is_astray = False
+        self._untold: Batch | None = None
+        """What is decided now beyond what its owner told, while that may be its last."""
 
     def verify(self, player: Player, wanted: Range) -> Fidelity:
         """Compare all that is wanted. Raises HistoryLost, BrokerError, UnusableWeights."""
         for moment in player.play(wanted):
             if moment.is_first:
-                self._is_astray = False
+                self._owner_ended()
+            elif self._untold is not None:  # its owner lived on, and told of other things
+                self._differ(-1, "batch", None, self._untold.evidence)
+                self._untold = None
             if self._is_astray:
                 self.found.skipped += len(moment.made)
             else:
                 self._compare(moment)
+        self._owner_ended()
         return self.found
+
+    def _owner_ended(self) -> None:
+        """What an owner decided last, its death may have kept from Kafka."""
+        if self._untold is not None:
+            self.found.unpublished += len(self._untold.placements)
+        self._untold, self._is_astray = None, False
 
     def _compare(self, moment: Moment) -> None:
         """One round: what was recorded of it, beside what is decided now."""
@@ -96,7 +108,7 @@ class Verifier:
             for batch in decide(state, roles.policy, self._constraints, self._settings, stamp, answer, roles.canary):
                 answer.at += 1
                 if at == len(recorded):
-                    self._differ(-1, "batch", None, batch.evidence)
+                    self._untold, self._is_astray = batch, True
                     return
                 one, placements = recorded[at]
                 at += 1

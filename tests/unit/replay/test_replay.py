@@ -26,6 +26,7 @@ from replay.shadow import Report, Shadow, ShadowSettings
 from replay.span import span_of
 from schemas.codec import Codec
 from schemas.errors import InvalidInput
+from schemas.records import DecisionBatch
 from schemas.topics import DECISIONS, PLACEMENTS, TASK_EVENTS, partition_of
 from trainer.workloads import WorkloadSettings, example_nodes, random_workload
 
@@ -203,6 +204,29 @@ def test_an_offset_stands_for_the_time_at_which_it_arrived(source: MemorySource)
 def test_what_is_no_time_is_refused(source: MemorySource, since, until, problem: str) -> None:
     with pytest.raises(InvalidInput, match=problem):
         span_of(since, until, source, NUMBER, START_MS)
+
+
+def without(source: MemorySource, dropped: set[int], end: int) -> MemorySource:
+    """The same history with fewer records of decisions: none from `end` on, and not those."""
+    cut = MemorySource(source.topics)
+    for topic in player(source)._bounds:
+        for at, stored in enumerate(source.read(topic, NUMBER, *source.bounds(topic, NUMBER))):
+            if topic is not DECISIONS or (at < end and at not in dropped):
+                cut.put_bytes(topic, NUMBER, stored.value() or b"", stored.timestamp()[1])
+    return cut
+
+
+def test_evidence_that_died_with_its_owner_is_no_difference_and_other_missing_evidence_is(source: MemorySource) -> None:
+    stored = source.read(DECISIONS, NUMBER, *source.bounds(DECISIONS, NUMBER))
+    batches = [Codec().decode(each.value() or b"", DecisionBatch) for each in stored]
+    last = max(at for at, batch in enumerate(batches) if batch.workflow_ids and not batch.steps)
+
+    died = verifier("heft").verify(player(without(source, set(), last)), Range())
+    lost = verifier("heft").verify(player(without(source, {last}, len(batches))), Range())
+
+    assert died.is_exact
+    assert died.unpublished > 0
+    assert [difference.offset for difference in lost.differences] == [-1]
 
 
 def test_placements_that_died_with_their_owner_are_counted_and_no_difference(source: MemorySource) -> None:
