@@ -312,10 +312,8 @@ def _rewards(settings: Settings, hours: float | None) -> list[Reward]:
 
 
 def _record_rewards(settings: Settings, hours: float | None, port: int | None, parent: int | None) -> None:
-    from prometheus_client import start_http_server
-
-    from schemas.errors import InvalidConfiguration
     from schemas.logs import set_up
+    from streams import metrics
     from streams.installation import require_broker
     from streams.kafka import Publisher
     from streams.registry import codec_for
@@ -327,10 +325,7 @@ def _record_rewards(settings: Settings, hours: float | None, port: int | None, p
     check_topics(settings.kafka, settings.topics)
     _follow_parent(parent)
     if port is not None:
-        try:
-            start_http_server(port, settings.worker.host)
-        except OSError as error:
-            raise InvalidConfiguration("--metrics-port", f"{port}: {error.strerror}", "choose another port") from error
+        metrics.serve(port, settings.worker.host)
     with closing(Publisher(settings.kafka, settings.topics, codec_for(settings.kafka))) as publisher:
         recorder = Recorder(rewards_of(settings, settings.kafka, hours), publisher)
         for number in (signal.SIGINT, signal.SIGTERM):

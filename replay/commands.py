@@ -13,6 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from replay.arrivals import Arrivals
+    from replay.continuation import ContinuationSettings
     from replay.player import Player
     from replay.promotion import PromotionSettings
     from replay.shadow import Shadow
@@ -233,7 +234,6 @@ def whatif(
 
     from policy.constraints import Constraints
     from policy.heuristics import HEURISTICS
-    from replay.continuation import ContinuationSettings
     from replay.player import Player
     from replay.span import span_of
     from replay.whatif import Change, changes_of, in_lines, what_if
@@ -248,12 +248,7 @@ def whatif(
     actor = policies.build_actor(settings.policy).policy()
     other = policies.build(replace(settings.policy, name=policy)) if policy else None
     player = Player(source, codec_for(settings.kafka), number, settings.state)
-    continuation = ContinuationSettings(
-        simulator=settings.cluster.simulator,
-        state=settings.state,
-        decide=settings.decide,
-        rules=tuple(settings.policy.node_filter_rules),
-    )
+    continuation = _continuation(settings)
     with shown(player, decision):
         found = what_if(
             player,
@@ -267,6 +262,18 @@ def whatif(
     print("\n".join(in_lines(found)))
 
 
+def _continuation(settings: Settings) -> ContinuationSettings:
+    """How recorded states are played on under these settings."""
+    from replay.continuation import ContinuationSettings
+
+    return ContinuationSettings(
+        simulator=settings.cluster.simulator,
+        state=settings.state,
+        decide=settings.decide,
+        rules=tuple(settings.policy.node_filter_rules),
+    )
+
+
 def _shadow_of(
     settings: Settings, asked: PolicySettings, every_s: float, lucks: int
 ) -> tuple[str, Callable[[], Shadow]]:
@@ -277,18 +284,12 @@ def _shadow_of(
     from policy.credit import Credits
     from policy.heuristics import HEURISTICS
     from policy.observation import Policy
-    from replay.continuation import ContinuationSettings
     from replay.shadow import Shadow, ShadowSettings
     from streams import policies
 
     policy = policies.build(asked)
     comparison = ShadowSettings(every_s=every_s, lucks=lucks)
-    continuation = ContinuationSettings(
-        simulator=settings.cluster.simulator,
-        state=settings.state,
-        decide=settings.decide,
-        rules=tuple(settings.policy.node_filter_rules),
-    )
+    continuation = _continuation(settings)
 
     @cache
     def incumbent_of(name: str) -> Policy:
@@ -310,13 +311,11 @@ def _run_live(
     import signal
     from contextlib import closing
 
-    from prometheus_client import start_http_server
-
     from replay.live_shadow import LiveShadow
     from replay.shadow_report import newest
-    from schemas.errors import InvalidConfiguration
     from schemas.logs import set_up
     from schemas.topics import CONTROL
+    from streams import metrics
     from streams.installation import require_broker
     from streams.kafka import Publisher
     from streams.registry import codec_for
@@ -330,10 +329,7 @@ def _run_live(
     if saved is not None and (saved.candidate != candidate or saved.promotion.settings != rule):
         saved = None  # another candidate begins at its first day
     if port is not None:
-        try:
-            start_http_server(port, settings.worker.host)
-        except OSError as error:
-            raise InvalidConfiguration("--metrics-port", f"{port}: {error.strerror}", "choose another port") from error
+        metrics.serve(port, settings.worker.host)
     with closing(Publisher(settings.kafka, settings.topics, codec)) as publisher:
         running = LiveShadow(settings, shadow_of, candidate, codec, publisher, saved, rule)
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -251,7 +251,8 @@ class Shadow:
     def _learn(self, reward: Reward) -> None:
         key = (reward.workflow_id, reward.task_id, reward.attempt)
         if reward.stage == Stage.SETTLED and key in self._waiting:
-            self.report.weighed.append(Weighed(reward.workflow_id, *_insert(self._waiting.pop(key), reward.reward)))
+            weight, chosen_p, expected_p = self._waiting.pop(key)
+            self.report.weighed.append(Weighed(reward.workflow_id, weight, reward.reward, chosen_p, expected_p))
 
     def _settle(self, now_ms: int | None) -> None:
         """Play on the states whose arrivals are known by now; without a time, all."""
@@ -291,11 +292,6 @@ def _task(state: State, workflow_id: str, task_id: str) -> TaskState | None:
     workflow = state.workflows.get(workflow_id)
     task = workflow.get(task_id) if workflow is not None else None
     return None if task is None or task.is_over else task
-
-
-def _insert(waited: tuple[float, np.ndarray, np.ndarray], reward: float) -> tuple[float, float, np.ndarray, np.ndarray]:
-    weight, chosen_p, expected_p = waited
-    return weight, reward, chosen_p, expected_p
 
 
 def _mean(courses: Sequence[Course]) -> Course:

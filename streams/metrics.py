@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Gauge, Histogram, Info
+from prometheus_client import Counter, Gauge, Histogram, Info, start_http_server
+
+from schemas.errors import InvalidConfiguration
 
 LATENCY_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
@@ -103,3 +105,11 @@ def forget_pool(pool: str) -> None:
         gauge.remove(pool)
     for gauge in (MODEL, CANARY_SHARE, BREAKER_OPEN, CPU_SPREAD):
         gauge.remove_by_labels({"pool": pool})
+
+
+def serve(port: int, host: str) -> None:
+    """Serve /metrics of a process that is no worker. Raises InvalidConfiguration."""
+    try:
+        start_http_server(port, host)
+    except OSError as error:
+        raise InvalidConfiguration("--metrics-port", f"{port}: {error.strerror}", "choose another port") from error

@@ -139,10 +139,8 @@ def run(
     """Watch the pool's canaries until Ctrl-C: one such process for each pool (`headrace up` starts one)."""
     import signal
 
-    from prometheus_client import start_http_server
-
-    from schemas.errors import InvalidConfiguration
     from schemas.logs import set_up
+    from streams import metrics
     from streams.canary import Controller
     from streams.config import load
     from streams.installation import require_broker
@@ -158,12 +156,7 @@ def run(
     if parent is not None:
         end_with_parent(parent)
     if metrics_port is not None:
-        try:
-            start_http_server(metrics_port, settings.worker.host)
-        except OSError as error:
-            raise InvalidConfiguration(
-                "--metrics-port", f"{metrics_port}: {error.strerror}", "choose another"
-            ) from error
+        metrics.serve(metrics_port, settings.worker.host)
     codec = codec_for(settings.kafka)
     with (
         closing(Publisher(settings.kafka, settings.topics, codec)) as publisher,
