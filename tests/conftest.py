@@ -11,10 +11,11 @@ from uuid import uuid4
 
 import pytest
 
+from schemas.codec import Codec
 from schemas.topics import TopicSettings
 from streams.broker import EmbeddedBroker
 from streams.config import PREFIX
-from streams.kafka import KafkaSettings, admin
+from streams.kafka import KafkaSettings, Publisher, admin
 from streams.topic_admin import create_topics
 from tests.command_line import CommandLine
 from tests.kafka_container import IMAGE, CannotStart, KafkaContainer
@@ -142,3 +143,22 @@ def command(
 
     root.handlers[:] = handlers
     root.setLevel(level)
+
+
+@pytest.fixture
+def at_broker(
+    command: CommandLine, kafka: KafkaSettings, topics: TopicSettings, monkeypatch: pytest.MonkeyPatch
+) -> CommandLine:
+    """The command line with the settings of the broker and of this test's topics."""
+    monkeypatch.setenv("HEADRACE_KAFKA__BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
+    monkeypatch.setenv("HEADRACE_TOPICS__PREFIX", topics.prefix)
+    monkeypatch.setenv("COLUMNS", "200")
+    return command
+
+
+@pytest.fixture
+def publisher(kafka: KafkaSettings, topics: TopicSettings) -> Iterator[Publisher]:
+    """Sends to this test's topics."""
+    made = Publisher(kafka, topics, Codec())
+    yield made
+    made.close()

@@ -42,23 +42,6 @@ END_S = 30.0
 
 
 @pytest.fixture
-def at_broker(
-    command: CommandLine, kafka: KafkaSettings, topics: TopicSettings, monkeypatch: pytest.MonkeyPatch
-) -> CommandLine:
-    """The command line with the settings of the broker and of this test's topics."""
-    monkeypatch.setenv("HEADRACE_KAFKA__BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
-    monkeypatch.setenv("HEADRACE_TOPICS__PREFIX", topics.prefix)
-    return command
-
-
-@pytest.fixture
-def publisher(kafka: KafkaSettings, topics: TopicSettings) -> Iterator[Publisher]:
-    made = Publisher(kafka, topics, Codec())
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def worker(kafka: KafkaSettings, topics: TopicSettings, tmp_path: Path) -> Iterator[WorkerProcess]:
     """A worker that decides with the shipped weights, on a cluster of fast and slow nodes."""
     settings = {"policy__name": "actor", "state__breaker__tasks": 0}

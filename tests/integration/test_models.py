@@ -12,7 +12,6 @@ import pytest
 import headrace
 from benchmarks.weights import renamed, with_file
 from policy.weight_set import shipped_weights, to_record, write_weights
-from schemas.codec import Codec
 from schemas.records import Outcome, Placement
 from schemas.topics import MODELS, PLACEMENTS, TopicSettings
 from streams.client import Client
@@ -30,24 +29,6 @@ OWN = SHIPPED.manifest.version
 POOL = "default"
 IN_TURN = 0.004
 """Seconds between two tasks."""
-
-
-@pytest.fixture
-def at_broker(
-    command: CommandLine, kafka: KafkaSettings, topics: TopicSettings, monkeypatch: pytest.MonkeyPatch
-) -> CommandLine:
-    """The command line with the settings of the broker and of this test's topics."""
-    monkeypatch.setenv("HEADRACE_KAFKA__BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
-    monkeypatch.setenv("HEADRACE_TOPICS__PREFIX", topics.prefix)
-    monkeypatch.setenv("COLUMNS", "200")
-    return command
-
-
-@pytest.fixture
-def publisher(kafka: KafkaSettings, topics: TopicSettings) -> Iterator[Publisher]:
-    made = Publisher(kafka, topics, Codec())
-    yield made
-    made.close()
 
 
 @pytest.fixture

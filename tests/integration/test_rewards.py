@@ -30,16 +30,6 @@ from tests.workload import POOL, SPECS, some_work
 
 
 @pytest.fixture
-def at_broker(
-    command: CommandLine, kafka: KafkaSettings, topics: TopicSettings, monkeypatch: pytest.MonkeyPatch
-) -> CommandLine:
-    """The command line with the settings of the broker and of this test's topics."""
-    monkeypatch.setenv("HEADRACE_KAFKA__BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
-    monkeypatch.setenv("HEADRACE_TOPICS__PREFIX", topics.prefix)
-    return command
-
-
-@pytest.fixture
 def finished(
     at_broker: CommandLine, kafka: KafkaSettings, topics: TopicSettings, tmp_path: Path
 ) -> Iterator[dict[AttemptKey, Placement]]:

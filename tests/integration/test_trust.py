@@ -31,9 +31,7 @@ from tests.integration.test_canary import (
     POOL,
     Clock,
     Load,
-    at_broker,
     placed,
-    publisher,
     watching,
 )
 from tests.worker_process import WorkerProcess
@@ -41,7 +39,6 @@ from tests.workload import some_work
 from trainer.fine_tune import FineTuneSettings
 
 pytestmark = [pytest.mark.kafka, pytest.mark.journey]
-__all__ = ["at_broker", "publisher"]  # fixtures
 NODES = [replace(spec, gpu=2, gpu_memory_bytes=40 * GIB) for spec in FAST_AND_SLOW]
 TUNING = RunSettings(
     out=Path(),
